@@ -104,7 +104,7 @@ MOVES(act_forward, 2 * nbytes(x->n, x->dt))
 MOVES(act_backward, 3 * nbytes(x->n, x->dt))
 MOVES(glu_forward, 3 * matrix_nbytes(x->n_rows, x->width, x->dt))
 MOVES(glu_backward, 5 * matrix_nbytes(x->n_rows, x->width, x->dt))
-MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
+MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 

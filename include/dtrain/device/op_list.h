@@ -8,14 +8,24 @@
  *   INOUT(type, name)  type *name: an array that the operation reads and writes
  *   DESC(type, name)   const type *name: a description (device_ops.h), read during the call
  *   VAL(type, name)    type name: a value
+ *   CHECK(call)        not an argument: a check of the arguments (device_check.h)
  *
- * DT_OP is an operation and returns dt_err. DT_SIZE is a size query: it returns `type`, its first argument is const
- * dt_device *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, and DT_OP_ROWS one on n_rows rows of
+ * width elements, if each is computed without the others, in fp32, bf16 or fp16. The CPU device needs only a kernel for
+ * a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const dt_device
+ * *dev, and it has no stream.
  *
- * A file that includes this list first defines DT_OP or DT_SIZE, usually with op_args.h. The table, the prototypes and
- * tables of backends, the queue device, the counting device and lists of tests are generated from it. */
+ * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ELEMENTS and
+ * DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends, the queue device,
+ * the counting device and lists of tests are generated from it. */
 #ifndef DT_OP
 #define DT_OP(op, ...)
+#endif
+#ifndef DT_OP_ELEMENTS
+#define DT_OP_ELEMENTS DT_OP
+#endif
+#ifndef DT_OP_ROWS
+#define DT_OP_ROWS DT_OP
 #endif
 #ifndef DT_SIZE
 #define DT_SIZE(type, name, ...)
@@ -27,21 +37,22 @@
 DT_OP(zero, OUT(void, dst), VAL(size_t, nbytes))
 
 /** dst[i] = src[i] from one type to another; dst == src only for equal types. */
-DT_OP(convert, IN(void, src), VAL(dt_dtype, src_dt), OUT(void, dst), VAL(dt_dtype, dst_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(convert, IN(void, src), VAL(dt_dtype, src_dt), OUT(void, dst), VAL(dt_dtype, dst_dt), VAL(int64_t, n),
+               CHECK(dt_convert_check(src, src_dt, dst, dst_dt, n)))
 
 /** dst[i] = (accumulate ? dst[i] : 0) + src[i], in float, rounded on storing. */
-DT_OP(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_dtype, dst_dt), VAL(bool, accumulate),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_dtype, dst_dt),
+               VAL(bool, accumulate), VAL(int64_t, n))
 
 /** c = a + b (c may be a or b). */
-DT_OP(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
 
 /** out[i] = a x[i] + b y[i], in float, rounded on storing; out may be x or y if their types are equal. */
-DT_OP(add_scaled, VAL(float, a), IN(void, x), VAL(dt_dtype, x_dt), VAL(float, b), IN(void, y), VAL(dt_dtype, y_dt),
-      OUT(void, out), VAL(dt_dtype, out_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(add_scaled, VAL(float, a), IN(void, x), VAL(dt_dtype, x_dt), VAL(float, b), IN(void, y),
+               VAL(dt_dtype, y_dt), OUT(void, out), VAL(dt_dtype, out_dt), VAL(int64_t, n))
 
 /** y = factor x (y may be x). */
-DT_OP(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
 
 /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
 DT_OP(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
@@ -90,8 +101,8 @@ DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(f
       OUT(float, scratch))
 
 /** LayerNorm with weight and bias, rows contiguous. */
-DT_OP(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
-      OUT(float, rstd), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(float, eps), VAL(dt_dtype, dt))
+DT_OP_ROWS(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
+           OUT(float, rstd), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(float, eps), VAL(dt_dtype, dt))
 
 /** dweight and dbias may each be NULL: not computed. dx may be dy if add_to_dx is false. */
 DT_OP(layernorm_backward, IN(void, x), IN(void, weight), IN(float, mean), IN(float, rstd), IN(void, dy),
@@ -129,30 +140,32 @@ DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
 /* ---- activations, dropout ---------------------------------------------------------------------------------------- */
 
 /** y = act(x). */
-DT_OP(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
 
 /** dx = dy act'(x); dx may be dy. */
-DT_OP(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy), OUT(void, dx), VAL(dt_dtype, dt),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy), OUT(void, dx), VAL(dt_dtype, dt),
+               VAL(int64_t, n))
 
 /** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
-DT_OP(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n_rows),
-      VAL(int64_t, width))
+DT_OP_ROWS(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
+           VAL(int64_t, n_rows), VAL(int64_t, width))
 
 /** dgate_up may be gate_up. */
-DT_OP(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up), VAL(dt_dtype, dt),
-      VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_OP_ROWS(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up),
+           VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
 
 /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is
  *  not NULL. Backward: the same call on gradients, without addend. u: word c%4 of philox(key, token_key[t], c/4) as
  *  dt_u32_to_unit. y may be x or addend. */
-DT_OP(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(uint64_t, key), IN(uint64_t, token_key),
-      VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_OP_ROWS(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(uint64_t, key),
+           IN(uint64_t, token_key), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt),
+           CHECK(dt_dropout_check(p)))
 
 /* ---- classifier, token selection --------------------------------------------------------------------------------- */
 
 /** x[r,c] = cap tanh(x[r,c] / cap), c < width; rows of x are ld apart. cap: above 0. */
-DT_OP(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld))
+DT_OP_ROWS(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld),
+           CHECK(dt_softcap_check(cap, n_rows, width, ld)))
 
 /** See dt_classifier. Without weights the logits are unchanged. */
 DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))
@@ -182,19 +195,19 @@ DT_OP(log_softmax_at, DESC(dt_token_rows, rows), IN(float, logits), VAL(double, 
 /* ---- optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. ----------- */
 
 /** See dt_adamw. grad: [n] of gt; master, m, v: float [n]; param: [n] of param_dt, the rounded master, or NULL. */
-DT_OP(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, m),
-      INOUT(float, v), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master),
+               INOUT(float, m), INOUT(float, v), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
 
 /** See dt_sgd; arguments as adamw_step. momentum: float [n]; NULL: b is g. */
-DT_OP(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, momentum),
-      OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master),
+               INOUT(float, momentum), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
 
 /** y[i] = x[i], rounded to bf16 up or down at random, so that its expected value is x[i]; NaN and Inf stay.
  *
  *  x is cut after its 16 leading bits. Before that, the low half of word e % 4 of philox(key, counter, e / 4) is added
  *  to its bits, with e = first + i. */
-DT_OP(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key), VAL(uint64_t, counter), VAL(uint64_t, first),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key), VAL(uint64_t, counter),
+               VAL(uint64_t, first), VAL(int64_t, n))
 
 /** Codes and scales of x (block8.h). codes: [n]; absmax: [ceil(n / DT_BLOCK8)]. The code is the nearest value of
  *  x / absmax, except that a negative x has a negative value. A block of
@@ -215,4 +228,6 @@ DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, resul
 DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
 
 #undef DT_OP
+#undef DT_OP_ELEMENTS
+#undef DT_OP_ROWS
 #undef DT_SIZE

@@ -11,8 +11,12 @@ INLINE void convert_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt
 {
     BY_TYPE(dst_dt, D, convert_body(src, S, dst, D, n));
 }
-void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
+void ISA_NAME(convert)(const dt_convert_args *args, int64_t first, int64_t n)
 {
+    const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
+    const void *src = element(args->src, src_dt, first);
+    void *dst = element_w(args->dst, dst_dt, first);
+    if (src == dst) return;
     if (src_dt == dst_dt) {
         memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
         return;
@@ -29,28 +33,37 @@ INLINE void add_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, in
 {
     BY_TYPE(dst_dt, D, add_into_body(src, S, dst, D, n));
 }
-void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
+void ISA_NAME(add_into)(const dt_add_into_args *args, int64_t first, int64_t n)
 {
-    if (!accumulate) {
-        ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
+    const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
+    const void *src = element(args->src, src_dt, first);
+    void *dst = element_w(args->dst, dst_dt, first);
+    if (!args->accumulate) {
+        ISA_NAME(convert)(&(dt_convert_args){src, src_dt, dst, dst_dt, n}, 0, n);
         return;
     }
     BY_TYPE(src_dt, S, add_from(src, S, dst, dst_dt, n));
 }
 
-void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
+void ISA_NAME(add)(const dt_add_args *args, int64_t first, int64_t n)
 {
+    const dt_dtype dt = args->dt;
+    const void *a = element(args->a, dt, first), *b = element(args->b, dt, first);
+    void *c = element_w(args->c, dt, first);
     BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
 }
 
-void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(scale)(const dt_scale_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor * load(x, T, i)));
+    const float factor = args->factor;
+    const void *x = element(args->x, args->dt, first);
+    void *y = element_w(args->y, args->dt, first);
+    BY_TYPE(args->dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor * load(x, T, i)));
 }
 
 /* cap tanh(x / cap). Logits are mostly far below the cap: there a series (to u^9) is as exact as x, and costs no
  * cancellation. */
-void ISA_NAME(softcap)(float *x, float cap, int64_t n)
+INLINE void softcap_row(float *x, float cap, int64_t n)
 {
     const float inverse = 1.0f / cap;
     SIMD_FOR (int64_t i = 0; i < n; i++) {
@@ -61,6 +74,10 @@ void ISA_NAME(softcap)(float *x, float cap, int64_t n)
         const float small = FMA(u * u2, q, u), t = u2 < 0.04f ? small : tanh_f(u);
         x[i] = cap * t;
     }
+}
+void ISA_NAME(softcap)(const dt_softcap_args *args, int64_t first, int64_t n)
+{
+    for (int64_t r = first; r < first + n; r++) softcap_row(args->x + r * args->ld, args->cap, args->width);
 }
 
 /* sum[i] += row[i]: one row of many, for sums over rows. */
@@ -183,22 +200,36 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
         __VA_ARGS__;                                                                                                   \
     } break;
 
-void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(act_forward)(const dt_act_forward_args *args, int64_t first, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, act_forward_body(A, x, y, T, n)));
+    const void *x = element(args->x, args->dt, first);
+    void *y = element_w(args->y, args->dt, first);
+    BY_ACT(args->act, A, BY_TYPE(args->dt, T, act_forward_body(A, x, y, T, n)));
 }
-void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
+void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, act_backward_body(A, x, dy, dx, T, n)));
+    const void *x = element(args->x, args->dt, first), *dy = element(args->dy, args->dt, first);
+    void *dx = element_w(args->dx, args->dt, first);
+    BY_ACT(args->act, A, BY_TYPE(args->dt, T, act_backward_body(A, x, dy, dx, T, n)));
 }
-void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, glu_forward_body(A, gate, up, y, T, n)));
+    const int64_t width = args->width;
+    for (int64_t r = first; r < first + n; r++) {
+        const void *gate = element(args->gate_up, args->dt, 2 * width * r), *up = element(gate, args->dt, width);
+        void *y = element_w(args->y, args->dt, width * r);
+        BY_ACT(args->act, A, BY_TYPE(args->dt, T, glu_forward_body(A, gate, up, y, T, width)));
+    }
 }
-void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
-                            dt_dtype dt, int64_t n)
+void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, glu_backward_body(A, gate, up, dy, dgate, dup, T, n)));
+    const int64_t width = args->width;
+    for (int64_t r = first; r < first + n; r++) {
+        const void *gate = element(args->gate_up, args->dt, 2 * width * r), *up = element(gate, args->dt, width),
+                   *dy = element(args->dy, args->dt, width * r);
+        void *dgate = element_w(args->dgate_up, args->dt, 2 * width * r), *dup = element_w(dgate, args->dt, width);
+        BY_ACT(args->act, A, BY_TYPE(args->dt, T, glu_backward_body(A, gate, up, dy, dgate, dup, T, width)));
+    }
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
@@ -224,10 +255,17 @@ INLINE void dropout_body(const void *x, const void *residual, void *y, float p, 
         }
     }
 }
-void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
-                       dt_dtype dt, int64_t width)
+void ISA_NAME(dropout)(const dt_dropout_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(dt, T, BY_FLAG(residual, ADD, dropout_body(x, ADD ? residual : NULL, y, p, key, token_key, T, width)));
+    const int64_t width = args->width;
+    for (int64_t r = first; r < first + n; r++) {
+        const void *x = element(args->x, args->dt, r * width),
+                   *residual = args->addend ? element(args->addend, args->dt, r * width) : NULL;
+        void *y = element_w(args->y, args->dt, r * width);
+        BY_TYPE(args->dt, T,
+                BY_FLAG(residual, ADD,
+                        dropout_body(x, ADD ? residual : NULL, y, args->p, args->key, args->token_key[r], T, width)));
+    }
 }
 
 /* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and

@@ -99,6 +99,13 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
+/* The address of element i. */
+INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
+{
+    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
+}
+INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
+
 /* The addend of a matmul: its first row, row stride in bytes, and type. at NULL: no addend. */
 typedef struct addend {
     const char *at;

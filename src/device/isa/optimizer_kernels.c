@@ -27,10 +27,14 @@ INLINE void adamw_into(const dt_adamw *o, const void *grad, dt_dtype G, float *p
     else
         adamw_body(o, grad, G, p, m, v, param, -1, L2, n);
 }
-void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
-                     dt_dtype param_dt, int64_t n)
+void ISA_NAME(adamw_step)(const dt_adamw_step_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(gt, G, BY_FLAG(opt->l2 != 0, L2, adamw_into(opt, grad, G, master, m, v, param, param_dt, L2, n)));
+    const dt_adamw *opt = &args->opt;
+    const void *grad = element(args->grad, args->gt, first);
+    float *master = args->master + first, *m = args->m + first, *v = args->v + first;
+    void *param = args->param ? element_w(args->param, args->param_dt, first) : NULL;
+    BY_TYPE(args->gt, G,
+            BY_FLAG(opt->l2 != 0, L2, adamw_into(opt, grad, G, master, m, v, param, args->param_dt, L2, n)));
 }
 
 /* MOMENTUM: b is not NULL. */
@@ -55,10 +59,14 @@ INLINE void sgd_into(const dt_sgd *o, const void *grad, dt_dtype G, float *p, fl
     else
         sgd_body(o, grad, G, p, b, MOMENTUM, param, -1, n);
 }
-void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
-                   dt_dtype param_dt, int64_t n)
+void ISA_NAME(sgd_step)(const dt_sgd_step_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(gt, G, BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, param_dt, n)));
+    const dt_sgd *opt = &args->opt;
+    const void *grad = element(args->grad, args->gt, first);
+    float *master = args->master + first, *momentum = args->momentum ? args->momentum + first : NULL;
+    void *param = args->param ? element_w(args->param, args->param_dt, first) : NULL;
+    BY_TYPE(args->gt, G,
+            BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, args->param_dt, n)));
 }
 
 INLINE void add_scaled_body(float a, const void *x, dt_dtype X, float b, const void *y, dt_dtype Y, void *out,
@@ -66,10 +74,13 @@ INLINE void add_scaled_body(float a, const void *x, dt_dtype X, float b, const v
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) store(out, OUT_T, i, FMA(a, load(x, X, i), b * load(y, Y, i)));
 }
-void ISA_NAME(add_scaled)(float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out,
-                          dt_dtype out_dt, int64_t n)
+void ISA_NAME(add_scaled)(const dt_add_scaled_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(x_dt, X, BY_TYPE(y_dt, Y, BY_TYPE(out_dt, O, add_scaled_body(a, x, X, b, y, Y, out, O, n))));
+    const float a = args->a, b = args->b;
+    const void *x = element(args->x, args->x_dt, first), *y = element(args->y, args->y_dt, first);
+    void *out = element_w(args->out, args->out_dt, first);
+    BY_TYPE(args->x_dt, X,
+            BY_TYPE(args->y_dt, Y, BY_TYPE(args->out_dt, O, add_scaled_body(a, x, X, b, y, Y, out, O, n))));
 }
 
 /* A finite x with these random bits added below the 16 that are kept. */
@@ -89,16 +100,19 @@ INLINE void round_each(const float *x, uint16_t *y, uint64_t key, uint64_t count
     }
 }
 /* Four elements of one counter at a time; the first and the last counter may have fewer. */
-void ISA_NAME(round_stochastic)(const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n)
+void ISA_NAME(round_stochastic)(const dt_round_stochastic_args *args, int64_t first, int64_t n)
 {
-    const int64_t head = dt_min_i64(n, (int64_t)(-first & 3)), whole = (n - head) / 4;
-    round_each(x, y, key, counter, first, 0, head);
+    const uint64_t key = args->key, counter = args->counter, at = args->first + (uint64_t)first;
+    const float *x = args->x + first;
+    uint16_t *y = (uint16_t *)args->y + first;
+    const int64_t head = dt_min_i64(n, (int64_t)(-at & 3)), whole = (n - head) / 4;
+    round_each(x, y, key, counter, at, 0, head);
     SIMD_FOR (int64_t q = 0; q < whole; q++) {
         const int64_t i = head + 4 * q;
-        const philox_out r = philox_f(key, counter, (first + (uint64_t)i) / 4);
+        const philox_out r = philox_f(key, counter, (at + (uint64_t)i) / 4);
         for (int k = 0; k < 4; k++) y[i + k] = bf16_at_random(x[i + k], r.w[k]);
     }
-    round_each(x, y, key, counter, first, head + 4 * whole, n);
+    round_each(x, y, key, counter, at, head + 4 * whole, n);
 }
 
 /* Floats without their sign order like integers, NaN above Inf. Moving a code by one gives it x's sign, because 0 is
