@@ -3,62 +3,54 @@
 #include <string.h>
 
 /* dst[i] = src[i] in another type, rounded to nearest even. */
-INLINE void convert_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i));
-}
-INLINE void convert_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
-{
-    BY_TYPE(dst_dt, D, convert_body(src, S, dst, D, n));
-}
 void ISA_NAME(convert)(const dt_convert_args *args, int64_t first, int64_t n)
 {
     const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
-    const void *src = element(args->src, src_dt, first);
-    void *dst = element_w(args->dst, dst_dt, first);
-    if (src == dst) return;
     if (src_dt == dst_dt) {
-        memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
-        return;
+        const void *src = element(args->src, src_dt, first);
+        void *dst = element_w(args->dst, dst_dt, first);
+        if (dst != src) memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
+    } else if (dst_dt == DT_F32) {
+        load_elements((float *)args->dst + first, args->src, src_dt, first, n);
+    } else {
+        float x[FLOATS];
+        EACH_BLOCK (i, len, first, n)
+            store_elements(args->dst, dst_dt, i, as_floats(args->src, src_dt, i, len, x), len);
     }
-    BY_TYPE(src_dt, S, convert_from(src, S, dst, dst_dt, n));
 }
 
 /* dst[i] = dst[i] + src[i]: added in float, rounded once. */
-INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
-}
-INLINE void add_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
-{
-    BY_TYPE(dst_dt, D, add_into_body(src, S, dst, D, n));
-}
 void ISA_NAME(add_into)(const dt_add_into_args *args, int64_t first, int64_t n)
 {
     const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
-    const void *src = element(args->src, src_dt, first);
-    void *dst = element_w(args->dst, dst_dt, first);
+    float x[FLOATS];
     if (!args->accumulate) {
-        ISA_NAME(convert)(&(dt_convert_args){src, src_dt, dst, dst_dt, n}, 0, n);
-        return;
+        ISA_NAME(convert)(&(dt_convert_args){args->src, src_dt, args->dst, dst_dt, n}, first, n);
+    } else if (dst_dt == DT_F32) {
+        add_elements((float *)args->dst + first, args->src, src_dt, first, n);
+    } else {
+        EACH_BLOCK (i, len, first, n) {
+            load_elements(x, args->dst, dst_dt, i, len);
+            add_elements(x, args->src, src_dt, i, len);
+            store_elements(args->dst, dst_dt, i, x, len);
+        }
     }
-    BY_TYPE(src_dt, S, add_from(src, S, dst, dst_dt, n));
 }
 
 void ISA_NAME(add)(const dt_add_args *args, int64_t first, int64_t n)
 {
-    const dt_dtype dt = args->dt;
-    const void *a = element(args->a, dt, first), *b = element(args->b, dt, first);
-    void *c = element_w(args->c, dt, first);
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
+    const void *a = args->a, *b = args->b;
+    void *c = args->c;
+    BY_TYPE(args->dt, T,
+            SIMD_FOR (int64_t i = first; i < first + n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
 }
 
 void ISA_NAME(scale)(const dt_scale_args *args, int64_t first, int64_t n)
 {
     const float factor = args->factor;
-    const void *x = element(args->x, args->dt, first);
-    void *y = element_w(args->y, args->dt, first);
-    BY_TYPE(args->dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor * load(x, T, i)));
+    const void *x = args->x;
+    void *y = args->y;
+    BY_TYPE(args->dt, T, SIMD_FOR (int64_t i = first; i < first + n; i++) store(y, T, i, factor * load(x, T, i)));
 }
 
 /* cap tanh(x / cap). Logits are mostly far below the cap: there a series (to u^9) is as exact as x, and costs no
@@ -81,33 +73,19 @@ void ISA_NAME(softcap)(const dt_softcap_args *args, int64_t first, int64_t n)
 }
 
 /* sum[i] += row[i]: one row of many, for sums over rows. */
-void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
-{
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i));
-}
+void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n) { add_elements(sum, row, dt, 0, n); }
 
 /* Each block of 64 rows is summed separately before it is added to the total: rounding errors grow with sqrt(m), not
  * m. */
-INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, int64_t n_cols, float *restrict sum)
+void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
 {
     for (int64_t c = 0; c < n_cols; c++) sum[c] = 0;
     for (int64_t first = 0; first < m; first += 64) {
         float part[DT_CPU_COLS] = {0};
         const int64_t last = first + 64 < m ? first + 64 : m;
-        if (n_cols == DT_CPU_COLS) {
-            for (int64_t r = first; r < last; r++) {
-                SIMD_FOR (int64_t c = 0; c < DT_CPU_COLS; c++) part[c] += load(x, T, r * ld + c);
-            }
-        } else {
-            for (int64_t r = first; r < last; r++)
-                for (int64_t c = 0; c < n_cols; c++) part[c] += load(x, T, r * ld + c);
-        }
+        for (int64_t r = first; r < last; r++) add_elements(part, x, dt, r * ld, n_cols);
         for (int64_t c = 0; c < n_cols; c++) sum[c] += part[c];
     }
-}
-void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
-{
-    BY_TYPE(dt, T, column_sums_body(x, T, m, ld, n_cols, sum));
 }
 
 /* Each block of 64 elements is summed separately before it is added to the total, as in column_sums. */
@@ -154,118 +132,113 @@ INLINE float act_f(dt_activation act, float x, float *slope)
     return x * s;
 }
 
+/* a[i] = act(x[i]), slope[i] = act'(x[i]); slope may be NULL. The activation is a compile-time constant in each loop,
+ * so that it has no branch. */
+INLINE void act_loop(dt_activation act, const float *restrict x, float *restrict a, float *restrict slope, int64_t n)
+{
+    if (slope)
+        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
+    else
+        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], NULL);
+}
+static void apply(dt_activation act, const float *x, float *a, float *slope, int64_t n)
+{
+    switch (act) {
+    case DT_ACT_SILU:
+        act_loop(DT_ACT_SILU, x, a, slope, n);
+        break;
+    case DT_ACT_GELU:
+        act_loop(DT_ACT_GELU, x, a, slope, n);
+        break;
+    case DT_ACT_GELU_TANH:
+        act_loop(DT_ACT_GELU_TANH, x, a, slope, n);
+        break;
+    case DT_ACT_QUICK_GELU:
+        act_loop(DT_ACT_QUICK_GELU, x, a, slope, n);
+        break;
+    default:
+        act_loop(DT_ACT_RELU, x, a, slope, n);
+    }
+}
+
 /* y = act(x) */
-INLINE void act_forward_body(dt_activation act, const void *x, void *y, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
-}
-/* dx = dy act'(x) */
-INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) {
-        float slope;
-        act_f(act, load(x, T, i), &slope);
-        store(dx, T, i, slope * load(dy, T, i));
-    }
-}
-/* y = act(gate) up */
-INLINE void glu_forward_body(dt_activation act, const void *gate, const void *up, void *y, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
-}
-/* dgate = dy up act'(gate), dup = dy act(gate) */
-INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate,
-                              void *dup, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) {
-        float slope;
-        const float a = act_f(act, load(gate, T, i), &slope), u = load(up, T, i), d = load(dy, T, i);
-        store(dgate, T, i, d * u * slope);
-        store(dup, T, i, d * a);
-    }
-}
-
-/* Run the statement with A as the activation, a compile-time constant, so that its loop has no branch. */
-#define BY_ACT(act, A, ...)                                                                                            \
-    switch (act) {                                                                                                     \
-        ACT_CASE(case DT_ACT_SILU, DT_ACT_SILU, A, __VA_ARGS__)                                                        \
-        ACT_CASE(case DT_ACT_GELU, DT_ACT_GELU, A, __VA_ARGS__)                                                        \
-        ACT_CASE(case DT_ACT_GELU_TANH, DT_ACT_GELU_TANH, A, __VA_ARGS__)                                              \
-        ACT_CASE(case DT_ACT_QUICK_GELU, DT_ACT_QUICK_GELU, A, __VA_ARGS__)                                            \
-        ACT_CASE(default, DT_ACT_RELU, A, __VA_ARGS__)                                                                 \
-    }
-#define ACT_CASE(label, value, A, ...)                                                                                 \
-    label : {                                                                                                          \
-        const dt_activation A = value;                                                                                 \
-        __VA_ARGS__;                                                                                                   \
-    } break;
-
 void ISA_NAME(act_forward)(const dt_act_forward_args *args, int64_t first, int64_t n)
 {
-    const void *x = element(args->x, args->dt, first);
-    void *y = element_w(args->y, args->dt, first);
-    BY_ACT(args->act, A, BY_TYPE(args->dt, T, act_forward_body(A, x, y, T, n)));
+    float room[FLOATS], a[FLOATS];
+    EACH_BLOCK (i, len, first, n) {
+        apply(args->act, as_floats(args->x, args->dt, i, len, room), a, NULL, len);
+        store_elements(args->y, args->dt, i, a, len);
+    }
 }
+/* dx = dy act'(x) */
 void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int64_t n)
 {
-    const void *x = element(args->x, args->dt, first), *dy = element(args->dy, args->dt, first);
-    void *dx = element_w(args->dx, args->dt, first);
-    BY_ACT(args->act, A, BY_TYPE(args->dt, T, act_backward_body(A, x, dy, dx, T, n)));
+    float room[FLOATS], a[FLOATS], slope[FLOATS];
+    EACH_BLOCK (i, len, first, n) {
+        apply(args->act, as_floats(args->x, args->dt, i, len, room), a, slope, len);
+        const float *d = as_floats(args->dy, args->dt, i, len, room);
+        SIMD_FOR (int64_t c = 0; c < len; c++) slope[c] *= d[c];
+        store_elements(args->dx, args->dt, i, slope, len);
+    }
 }
+
+/* y = act(gate) up */
 void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64_t n)
 {
     const int64_t width = args->width;
-    for (int64_t r = first; r < first + n; r++) {
-        const void *gate = element(args->gate_up, args->dt, 2 * width * r), *up = element(gate, args->dt, width);
-        void *y = element_w(args->y, args->dt, width * r);
-        BY_ACT(args->act, A, BY_TYPE(args->dt, T, glu_forward_body(A, gate, up, y, T, width)));
-    }
+    float room[FLOATS], a[FLOATS];
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (i, len, r * width, width) {
+            const int64_t gate = r * width + i, up = gate + width; /* in gate_up */
+            apply(args->act, as_floats(args->gate_up, args->dt, gate, len, room), a, NULL, len);
+            const float *u = as_floats(args->gate_up, args->dt, up, len, room);
+            SIMD_FOR (int64_t c = 0; c < len; c++) a[c] *= u[c];
+            store_elements(args->y, args->dt, i, a, len);
+        }
 }
+/* dgate = dy up act'(gate), dup = dy act(gate) */
 void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int64_t n)
 {
     const int64_t width = args->width;
-    for (int64_t r = first; r < first + n; r++) {
-        const void *gate = element(args->gate_up, args->dt, 2 * width * r), *up = element(gate, args->dt, width),
-                   *dy = element(args->dy, args->dt, width * r);
-        void *dgate = element_w(args->dgate_up, args->dt, 2 * width * r), *dup = element_w(dgate, args->dt, width);
-        BY_ACT(args->act, A, BY_TYPE(args->dt, T, glu_backward_body(A, gate, up, dy, dgate, dup, T, width)));
-    }
+    float room[2][FLOATS], a[FLOATS], slope[FLOATS];
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (i, len, r * width, width) {
+            const int64_t gate = r * width + i, up = gate + width; /* in gate_up */
+            apply(args->act, as_floats(args->gate_up, args->dt, gate, len, room[0]), a, slope, len);
+            const float *u = as_floats(args->gate_up, args->dt, up, len, room[0]),
+                        *d = as_floats(args->dy, args->dt, i, len, room[1]);
+            SIMD_FOR (int64_t c = 0; c < len; c++) {
+                slope[c] *= d[c] * u[c];
+                a[c] *= d[c];
+            }
+            store_elements(args->dgate_up, args->dt, gate, slope, len);
+            store_elements(args->dgate_up, args->dt, up, a, len);
+        }
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
-/* y_c = (residual_c +) x_c / (1 - p) if u_c >= p, else (residual_c +) 0, with u_c = word c % 4 of philox(key,
+/* y_c = (addend_c +) x_c / (1 - p) if u_c >= p, else (addend_c +) 0, with u_c = word c % 4 of philox(key,
  * token_key, c / 4). A mask depends on the token, not on the rank or row that computes it. */
-INLINE void dropout_body(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
-                         dt_dtype T, int64_t width)
-{
-    enum { BLOCK = 64 }; /* counters per block */
-    uint32_t w[4][BLOCK];
-    const float scale = 1.0f / (1.0f - p);
-    for (int64_t first = 0; first < width; first += 4 * BLOCK) {
-        SIMD_FOR (int i = 0; i < BLOCK; i++) {
-            const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
-            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
-        }
-        const int64_t last = first + 4 * BLOCK < width ? first + 4 * BLOCK : width;
-        for (int64_t c = first; c < last; c++) {
-            const float u = unit_of(w[(c - first) % 4][(c - first) / 4]);
-            const float kept = u >= p ? load(x, T, c) * scale : 0.0f;
-            store(y, T, c, residual ? load(residual, T, c) + kept : kept);
-        }
-    }
-}
 void ISA_NAME(dropout)(const dt_dropout_args *args, int64_t first, int64_t n)
 {
+    enum { COUNTERS = FLOATS / 4 };
     const int64_t width = args->width;
-    for (int64_t r = first; r < first + n; r++) {
-        const void *x = element(args->x, args->dt, r * width),
-                   *residual = args->addend ? element(args->addend, args->dt, r * width) : NULL;
-        void *y = element_w(args->y, args->dt, r * width);
-        BY_TYPE(args->dt, T,
-                BY_FLAG(residual, ADD,
-                        dropout_body(x, ADD ? residual : NULL, y, args->p, args->key, args->token_key[r], T, width)));
-    }
+    const float p = args->p, scale = 1.0f / (1.0f - p);
+    uint32_t w[4][COUNTERS];
+    float room[FLOATS], kept[FLOATS];
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (at, len, r * width, width) {
+            const int64_t counter = (at - r * width) / 4;
+            SIMD_FOR (int i = 0; i < COUNTERS; i++) {
+                const philox_out u = philox_f(args->key, args->token_key[r], (uint64_t)(counter + i));
+                w[0][i] = u.w[0], w[1][i] = u.w[1], w[2][i] = u.w[2], w[3][i] = u.w[3];
+            }
+            const float *from = as_floats(args->x, args->dt, at, len, room);
+            for (int64_t c = 0; c < len; c++) kept[c] = unit_of(w[c % 4][c / 4]) >= p ? from[c] * scale : 0.0f;
+            if (args->addend) add_elements(kept, args->addend, args->dt, at, len);
+            store_elements(args->y, args->dt, at, kept, len);
+        }
 }
 
 /* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and
