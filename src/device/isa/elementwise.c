@@ -62,15 +62,26 @@ void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n) { a
 
 /* Each block of 64 rows is summed separately before it is added to the total: rounding errors grow with sqrt(m), not
  * m. */
-void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
+INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, int64_t n_cols, float *restrict sum)
 {
     for (int64_t c = 0; c < n_cols; c++) sum[c] = 0;
     for (int64_t first = 0; first < m; first += 64) {
         float part[DT_CPU_COLS] = {0};
         const int64_t last = first + 64 < m ? first + 64 : m;
-        for (int64_t r = first; r < last; r++) add_elements(part, x, dt, r * ld, n_cols);
+        if (n_cols == DT_CPU_COLS) {
+            for (int64_t r = first; r < last; r++) {
+                SIMD_FOR (int64_t c = 0; c < DT_CPU_COLS; c++) part[c] += load(x, T, r * ld + c);
+            }
+        } else {
+            for (int64_t r = first; r < last; r++)
+                for (int64_t c = 0; c < n_cols; c++) part[c] += load(x, T, r * ld + c);
+        }
         for (int64_t c = 0; c < n_cols; c++) sum[c] += part[c];
     }
+}
+void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
+{
+    BY_TYPE(dt, T, column_sums_body(x, T, m, ld, n_cols, sum));
 }
 
 /* Each block of 64 elements is summed separately before it is added to the total, as in column_sums. */
@@ -161,9 +172,7 @@ void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, vo
     float room[FLOATS], a[FLOATS], slope[FLOATS];
     EACH_BLOCK (i, len, n) {
         apply(act, as_floats(x, dt, i, len, room), a, slope, len);
-        const float *d = as_floats(dy, dt, i, len, room);
-        SIMD_FOR (int64_t c = 0; c < len; c++) slope[c] *= d[c];
-        store_elements(dx, dt, i, slope, len);
+        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
     }
 }
 /* y = act(gate) up */
@@ -172,25 +181,26 @@ void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, 
     float room[FLOATS], a[FLOATS];
     EACH_BLOCK (i, len, n) {
         apply(act, as_floats(gate, dt, i, len, room), a, NULL, len);
-        const float *u = as_floats(up, dt, i, len, room);
-        SIMD_FOR (int64_t c = 0; c < len; c++) a[c] *= u[c];
-        store_elements(y, dt, i, a, len);
+        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * load(up, T, i + c)));
     }
 }
 /* dgate = dy up act'(gate), dup = dy act(gate) */
+INLINE void glu_gradients(const float *a, const float *slope, const void *up, const void *dy, void *dgate, void *dup,
+                          dt_dtype T, int64_t first, int64_t n)
+{
+    SIMD_FOR (int64_t c = 0; c < n; c++) {
+        const float u = load(up, T, first + c), d = load(dy, T, first + c);
+        store(dgate, T, first + c, d * u * slope[c]);
+        store(dup, T, first + c, d * a[c]);
+    }
+}
 void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
                             dt_dtype dt, int64_t n)
 {
-    float room[2][FLOATS], a[FLOATS], slope[FLOATS];
+    float room[FLOATS], a[FLOATS], slope[FLOATS];
     EACH_BLOCK (i, len, n) {
-        apply(act, as_floats(gate, dt, i, len, room[0]), a, slope, len);
-        const float *u = as_floats(up, dt, i, len, room[0]), *d = as_floats(dy, dt, i, len, room[1]);
-        SIMD_FOR (int64_t c = 0; c < len; c++) {
-            slope[c] *= d[c] * u[c];
-            a[c] *= d[c];
-        }
-        store_elements(dgate, dt, i, slope, len);
-        store_elements(dup, dt, i, a, len);
+        apply(act, as_floats(gate, dt, i, len, room), a, slope, len);
+        BY_TYPE(dt, T, glu_gradients(a, slope, up, dy, dgate, dup, T, i, len));
     }
 }
 

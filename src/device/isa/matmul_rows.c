@@ -17,7 +17,7 @@ typedef struct part {
     const void *p;
     int64_t ld;
 } part;
-static part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
+SHARED part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
                       int64_t cols, void *room)
 {
     const dt_matmul *mm = p->g.mm;
@@ -162,36 +162,20 @@ static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64
 
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* Rows of B as floats: B itself or `floats` with a copy. Its runs are too short for the hardware prefetcher, so the
- * rows after these are fetched. */
-static const float *rows_of_b(const dt_rows_matmul *p, int64_t row, int64_t rows, int64_t col, int64_t cols, void *room,
-                              float *floats, int64_t *ld)
-{
-    const dt_dtype dt = p->g.mm->dt;
-    const part b = part_of_b(p, ISA_NAME(dequantise), row, rows, col, cols, room);
-    *ld = dt == DT_F32 ? b.ld : FEW_N;
-    if (dt == DT_F32) return b.p;
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < cols; c += 32) __builtin_prefetch(element(b.p, dt, (r + rows) * b.ld + c));
-        load_elements(floats + r * FEW_N, b.p, dt, r * b.ld, cols);
-    }
-    return floats;
-}
-
 /* Columns from j on of add_rows_of_b, for `depth` terms. */
-static void add_rest_of_b(int rows, int64_t m, int64_t j, int depth, dt_dtype dt, const void *a, int64_t lda,
-                          const float *b, int64_t ldb, int64_t n, float (*total)[FEW_N])
+static void add_rest_of_b(int rows, int64_t m, int64_t j, int64_t depth, dt_dtype dt, const void *a, int64_t lda,
+                          const void *b, int64_t ldb, int64_t n, float (*total)[FEW_N])
 {
     for (int i = 0; i < rows && i < m; i++)
-        for (int q = 0; q < depth; q++) {
+        for (int64_t q = 0; q < depth; q++) {
             const float x = load(a, dt, i * lda + q);
-            for (int64_t c = j; c < n; c++) total[i][c] = FMA(x, b[q * ldb + c], total[i][c]);
+            for (int64_t c = j; c < n; c++) total[i][c] = FMA(x, load(b, dt, q * ldb + c), total[i][c]);
         }
 }
 
 /* total[i][..] += sum over q < AT_ONCE of a[i][q] B[q][..], in order. A has m rows; the last one is repeated up to
  * `rows`. */
-INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64_t lda, const float *b, int64_t ldb,
+INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb,
                           int64_t n, float (*total)[FEW_N])
 {
     float x[FEW][AT_ONCE];
@@ -201,10 +185,11 @@ INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64
         vec sum[FEW];
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
-#pragma GCC unroll 8
+#pragma GCC unroll 2
         for (int q = 0; q < AT_ONCE; q++) {
-            if (dt == DT_F32) __builtin_prefetch(b + (q + AT_ONCE) * ldb + j);
-            const vec y = v_load(b + q * ldb + j);
+            /* the runs are too short for the hardware prefetcher */
+            __builtin_prefetch(element(b, dt, (q + AT_ONCE) * ldb + j));
+            const vec y = load_lanes(b, dt, q * ldb + j);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
         }
@@ -216,21 +201,21 @@ INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64
 
 /* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]. The sums of FEW_N columns stay in cache while
  * the rows of B are streamed. */
-INLINE void few_rows(int rows, const dt_rows_matmul *p, int64_t first, int64_t n)
+INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
-    float total[FEW][FEW_N], room[AT_ONCE * FEW_N], floats[AT_ONCE * FEW_N];
+    float total[FEW][FEW_N], room[AT_ONCE * FEW_N];
     for (int64_t j = first; j < first + n; j += FEW_N) {
         const int64_t cols = dt_min_i64(FEW_N, first + n - j);
         memset(total, 0, (size_t)rows * sizeof total[0]);
-        for (int64_t q = 0, depth, ld; q < mm->k; q += depth) {
+        for (int64_t q = 0, depth; q < mm->k; q += depth) {
             depth = dt_min_i64(AT_ONCE, mm->k - q);
-            const float *b = rows_of_b(p, q, depth, j, cols, room, floats, &ld);
-            const void *a = element(p->g.a, mm->dt, q);
+            const part b = part_of_b(p, ISA_NAME(dequantise), q, depth, j, cols, room);
+            const void *a = element(p->g.a, dt, q);
             if (depth == AT_ONCE)
-                add_rows_of_b(rows, mm->m, mm->dt, a, mm->lda, b, ld, cols, total);
+                add_rows_of_b(rows, mm->m, dt, a, mm->lda, b.p, b.ld, cols, total);
             else
-                add_rest_of_b(rows, mm->m, 0, (int)depth, mm->dt, a, mm->lda, b, ld, cols, total);
+                add_rest_of_b(rows, mm->m, 0, depth, dt, a, mm->lda, b.p, b.ld, cols, total);
         }
         store_block(&p->g, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }
@@ -258,6 +243,19 @@ static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
         }
 }
 
+/* One pass over B for up to FEW rows. */
+INLINE void at_most_few_rows(dt_dtype T, const dt_rows_matmul *p, int64_t first, int64_t n)
+{
+    if (p->g.mm->m == 1)
+        few_rows(1, T, p, first, n);
+    else if (p->g.mm->m == 2)
+        few_rows(2, T, p, first, n);
+    else if (p->g.mm->m <= 4)
+        few_rows(4, T, p, first, n);
+    else
+        few_rows(FEW, T, p, first, n);
+}
+
 static const dot_shapes *dots_of(const dt_rows_matmul *p)
 {
     const dt_dtype dt = p->g.mm->dt;
@@ -274,11 +272,7 @@ void ISA_NAME(matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n)
         dot_columns(p, dots_of(p), first, n);
     } else if (p->g.mm->m > FEW) {
         many_rows(p, first, n);
-    } else if (p->g.mm->m > 4) { /* one pass over B */
-        few_rows(FEW, p, first, n);
-    } else if (p->g.mm->m > 1) {
-        few_rows(4, p, first, n);
     } else {
-        few_rows(1, p, first, n);
+        BY_TYPE(p->g.mm->dt, T, at_most_few_rows(T, p, first, n));
     }
 }

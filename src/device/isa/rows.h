@@ -69,8 +69,8 @@ INLINE vec add_lanes(const vec *x)
 }
 
 /* Store a block of C: its sums plus bias and addend, rounded once. */
-static inline void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
-                               int64_t ld)
+SHARED void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
+                        int64_t ld)
 {
     enum { STRETCH = 64 };
     const dt_matmul *mm = g->mm;
