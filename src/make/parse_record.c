@@ -1,5 +1,5 @@
-/* parse_record.c - determines the kind of a record by its keys, and parses it as that kind does (algorithms.md A.1). The
- * type of every value is checked, because a partly read record would train on wrong data. */
+/* parse_record.c - determines the kind of a record by its keys, and parses it as that kind does (algorithms.md A.1).
+ * The type of every value is checked, because a partly read record would train on wrong data. */
 #include "record_kinds.h"
 #include <stdlib.h>
 #include <string.h>
