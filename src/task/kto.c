@@ -238,7 +238,7 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         dt_sums_count(t->sums, k->n[good], 1);
         collect_tokens(t, b, i, good, p);
     }
-    if (m->inv_norm == 0) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
+    if (m->validation) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
     dt_sums_count(t->sums, k->n_answers, b->n_samples);
     dt_sums_count(t->sums, k->n_target, b->n_target);
     dt_sums_count(t->sums, k->n_tok, b->n_tok);
@@ -248,12 +248,12 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 static dt_err kto_evaluate(dt_task *t, int64_t micro)
 {
     kto *k = t->self;
-    dt_micro m = {0};
+    const dt_batch *b;
     dt_phase_enter(t->phase, "read", "validation");
     if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
-    DT_TRY(dt_reference_score(&k->reference, t, m.batch));
-    return dt_task_forward(t, &m);
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
+    DT_TRY(dt_reference_score(&k->reference, t, b));
+    return dt_task_forward(t, b);
 }
 
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
