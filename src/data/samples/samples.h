@@ -65,6 +65,7 @@ struct dt_samples {
     dt_cut_counts cut;
     int64_t n_too_long; /* dropped pairs, or records with images that seq_len would cut */
     int64_t n_ties;     /* dropped pairs with a tie */
+    int64_t n_flagged;  /* samples with answers whose flag is set (dt_pair) */
     int64_t max_tok;    /* maximum tokens of a sample: T; of prompts the longest */
     int64_t max_seq;    /* maximum sequences of a sample */
     int64_t max_images; /* maximum images of a sample */

@@ -22,7 +22,7 @@ typedef struct scan {
     answers *p;
     dt_side side;
     uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
-    uint8_t *tie;     /* [n_alloc] */
+    uint8_t *flag;    /* [n_alloc] */
     int64_t n_alloc;
 } scan;
 
@@ -50,19 +50,23 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     const dt_dataset *d = s->set->dataset;
     if (n > s->n_alloc) {
         DT_RESIZE(s->prompt, n, "%s: no memory to read the lengths of prompts", d->path);
-        DT_RESIZE(s->tie, n, "%s: no memory to read the lengths of prompts", d->path);
+        DT_RESIZE(s->flag, n, "%s: no memory to read the lengths of prompts", d->path);
         s->n_alloc = n;
     }
-    const bool ties = s->set->opt.no_ties && d->info.has_flags;
+    const bool last = (int)s->side == d->kind->n_sequences - 1;
     DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + (int)s->side], first, n, s->prompt));
-    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], first, n, s->tie));
+    if (d->info.has_flags)
+        DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], first, n, s->flag));
+    else
+        memset(s->flag, 0, (size_t)n);
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " token%s", d->path,
                  d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok,
                  dt_plural((int64_t)n_tok));
-        add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
+        add_side(s, first + i, n_tok, s->prompt[i], s->set->opt.no_ties && s->flag[i]);
+        s->set->n_flagged += last && s->flag[i] && s->p->r.len[first + i].n_target >= STAYS;
     }
     return DT_OK;
 }
@@ -103,7 +107,7 @@ static dt_err answers_open(dt_samples *set)
         err = dt_dataset_each_block(set->dataset, s.side, scan_block, &s);
     }
     free(s.prompt);
-    free(s.tie);
+    free(s.flag);
     DT_TRY(err);
     DT_TRY(keep(set, p));
     set->n_samples = r->n;
