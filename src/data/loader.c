@@ -224,7 +224,7 @@ static dt_err open_batches(dt_loader *l)
     DT_ALLOC(l->batches, l->n_batches, "out of memory for %d micro-batches", l->n_batches);
     DT_COUNTED_ALLOC(&l->memory, l->scratch.ids, T + 1, "out of memory for %d micro-batches", l->n_batches);
     DT_COUNTED_ALLOC(&l->memory, l->scratch.mask, T, "out of memory for %d micro-batches", l->n_batches);
-    const dt_extension_form *extension = dt_kind_of(l->opt.kind)->extension;
+    const dt_extension_form *extension = dt_kind_extension(l->opt.kind);
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
         if (extension) DT_TRY(dt_batch_extend(&l->batches[i], extension, l->opt.ledger));

@@ -11,19 +11,19 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kinds[kind]->nam
 
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
 {
-    size_t n = 0;
-    for (int k = 0; k < DT_N_DATASET_KINDS && n < DT_KIND_NAMES_SIZE; k++)
-        n += (size_t)snprintf(text + n, DT_KIND_NAMES_SIZE - n, "%s%s",
-                              k == 0                       ? ""
-                              : k + 1 < DT_N_DATASET_KINDS ? ", "
-                                                           : " or ",
-                              kinds[k]->name);
-    return text;
+    const char *name[DT_N_DATASET_KINDS];
+    for (int k = 0; k < DT_N_DATASET_KINDS; k++) name[k] = kinds[k]->name;
+    return dt_choices(text, DT_KIND_NAMES_SIZE, name, DT_N_DATASET_KINDS);
+}
+
+const dt_extension_form *dt_kind_extension(dt_dataset_kind kind)
+{
+    return kinds[kind]->samples ? kinds[kind]->samples->extension : NULL;
 }
 
 size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq)
 {
-    return dt_extension_nbytes(kinds[kind]->extension, max_seq);
+    return dt_extension_nbytes(dt_kind_extension(kind), max_seq);
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */

@@ -124,6 +124,28 @@ static void answers_counts(const dt_samples *set, int64_t i, dt_sample_counts *c
                             p->r.n_images && p->r.n_images[i]};
 }
 
+static size_t lay_out_labels(void *self, int32_t max_seq, void *block)
+{
+    dt_batch_labels *l = self;
+    size_t used = 0;
+    l->margin = dt_carve(block, &used, max_seq, sizeof *l->margin);
+    l->flag = dt_carve(block, &used, max_seq, sizeof *l->flag);
+    l->safety = dt_carve(block, &used, max_seq, sizeof *l->safety);
+    return used;
+}
+
+static const dt_extension_form labels = {"labels of answers", sizeof(dt_batch_labels), lay_out_labels};
+
+const dt_batch_labels *dt_labels_of(const dt_batch *b) { return dt_batch_extension(b, &labels); }
+
+static void label(dt_batch *b, const dt_pair *pair, int64_t n_sequences)
+{
+    const dt_batch_labels *l = dt_labels_of(b);
+    l->margin[b->n_samples] = pair->margin;
+    l->flag[b->n_samples] = pair->flag;
+    for (int side = 0; side < n_sequences; side++) l->safety[b->n_seq + side] = (uint8_t)pair->safety[side];
+}
+
 static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
                         dt_fill_scratch *scratch)
 {
@@ -145,7 +167,7 @@ static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     const int32_t before = b->n_tok;
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
-    set->dataset->kind->label(b, &pair);
+    label(b, &pair, set->max_seq);
     for (int side = 0; side < set->max_seq; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
     DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
              set->dataset->path);
@@ -182,6 +204,7 @@ static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt
 
 const dt_samples_ops dt_samples_answers = {.name = "answers",
                                            .impl_nbytes = sizeof(answers),
+                                           .extension = &labels,
                                            .open = answers_open,
                                            .counts = answers_counts,
                                            .fill = answers_fill,
