@@ -130,7 +130,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->n_tok = b->n_tok;
     m->n_learned = 0;
     m->n_seq = b->n_seq;
-    m->n_fill = slot ? dt_slots_count_fill(m, b, slot) : 0;
+    m->n_fill = slot ? dt_slots_count_fill(m, b) : 0;
     if (b->n_tok == 0) return dt_vision_stage(m, b);
     DT_TRY(dt_span_wait(m, &m->image_span));
     const size_t n = (size_t)b->n_tok;
@@ -145,7 +145,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (!slot) stage_sequences(m, b);
     if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
-    if (slot) dt_slots_stage_fill(m, b, slot);
+    if (slot) dt_slots_stage_fill(m, b);
     DT_TRY(dt_vision_stage(m, b));
     if (m->opt.tower) DT_TRY(dt_patches_stage(m, b));
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
