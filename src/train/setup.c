@@ -629,7 +629,7 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->data->size, run->comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, dt_comm_ranks_on_node(run->comm));
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         m->zero_opt.host = run->host.ops ? &run->host : &run->dev;
