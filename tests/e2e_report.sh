@@ -51,7 +51,7 @@ eval_alone() { run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$(newest
 ends "an evaluation without a directory" 0 eval_alone log.report_to=stdout,csv,prometheus
 expect_text "warns of a sink that writes nothing" 'report_to: prometheus writes nothing, because run.output_dir or log.prometheus_path is not set'
 is "once for each sink" "$(grep -c 'writes nothing' "$out")" 2
-ends "with the default sinks" 0 eval_alone
+ends "with a path of its own" 0 eval_alone log.report_to=stdout,prometheus log.prometheus_path="$tmp/eval.prom"
 expect "there is no warning" sh -c '! grep -q "writes nothing" "$1"' sh "$out"
 mkdir "$tmp/node.prom"
 ends_saying "a file that cannot be written: 74" 74 'node.prom: ' train 2 prom4 $prom log.prometheus_path="$tmp/node.prom"

@@ -257,8 +257,8 @@ typedef struct dt_mesh_shape {
     bool by_node; /* the shard axis ends at the node, and replicate connects nodes; false: sum is one shard axis */
 } dt_mesh_shape;
 
-/** Arrange the ranks in another mesh. Before dt_comm_attach and collectives on an axis of some ranks. Local: all ranks return the same, from tables that they
- *  share.
+/** Arrange the ranks in another mesh. Before dt_comm_attach, and before collectives on an axis of some of the ranks.
+ *  Local: all ranks return the same, from tables that they share.
  *
  *  DT_ERR_USAGE: tp * cp does not divide the number of ranks; or, with by_node, nodes have different numbers of ranks,
  *  or tp * cp does not divide it. DT_ERR_MEMORY. After an error the mesh is as before. */
