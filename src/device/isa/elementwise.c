@@ -3,39 +3,33 @@
 #include <string.h>
 
 /* dst[i] = src[i] in another type, rounded to nearest even. */
-INLINE void convert_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(src, S, i));
-}
-INLINE void convert_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
-{
-    BY_TYPE(dst_dt, D, convert_body(src, S, dst, D, n));
-}
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
 {
     if (src_dt == dst_dt) {
         memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
-        return;
+    } else if (dst_dt == DT_F32) {
+        load_elements(dst, src, src_dt, 0, n);
+    } else {
+        float x[FLOATS];
+        EACH_BLOCK (i, len, n) store_elements(dst, dst_dt, i, as_floats(src, src_dt, i, len, x), len);
     }
-    BY_TYPE(src_dt, S, convert_from(src, S, dst, dst_dt, n));
 }
 
 /* dst[i] = dst[i] + src[i]: added in float, rounded once. */
-INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(dst, D, i, load(dst, D, i) + load(src, S, i));
-}
-INLINE void add_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
-{
-    BY_TYPE(dst_dt, D, add_into_body(src, S, dst, D, n));
-}
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
 {
+    float x[FLOATS];
     if (!accumulate) {
         ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
-        return;
+    } else if (dst_dt == DT_F32) {
+        add_elements(dst, src, src_dt, 0, n);
+    } else {
+        EACH_BLOCK (i, len, n) {
+            load_elements(x, dst, dst_dt, i, len);
+            add_elements(x, src, src_dt, i, len);
+            store_elements(dst, dst_dt, i, x, len);
+        }
     }
-    BY_TYPE(src_dt, S, add_from(src, S, dst, dst_dt, n));
 }
 
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
@@ -64,10 +58,7 @@ void ISA_NAME(softcap)(float *x, float cap, int64_t n)
 }
 
 /* sum[i] += row[i]: one row of many, for sums over rows. */
-void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
-{
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i));
-}
+void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n) { add_elements(sum, row, dt, 0, n); }
 
 /* Each block of 64 rows is summed separately before it is added to the total: rounding errors grow with sqrt(m), not
  * m. */
@@ -137,97 +128,103 @@ INLINE float act_f(dt_activation act, float x, float *slope)
     return x * s;
 }
 
-/* y = act(x) */
-INLINE void act_forward_body(dt_activation act, const void *x, void *y, dt_dtype T, int64_t n)
+/* a[i] = act(x[i]), slope[i] = act'(x[i]); slope may be NULL. The activation is a compile-time constant in each loop,
+ * so that it has no branch. */
+INLINE void act_loop(dt_activation act, const float *restrict x, float *restrict a, float *restrict slope, int64_t n)
 {
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(x, T, i), NULL));
+    if (slope)
+        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
+    else
+        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], NULL);
+}
+static void apply(dt_activation act, const float *x, float *a, float *slope, int64_t n)
+{
+    switch (act) {
+    case DT_ACT_SILU:
+        act_loop(DT_ACT_SILU, x, a, slope, n);
+        break;
+    case DT_ACT_GELU:
+        act_loop(DT_ACT_GELU, x, a, slope, n);
+        break;
+    case DT_ACT_GELU_TANH:
+        act_loop(DT_ACT_GELU_TANH, x, a, slope, n);
+        break;
+    case DT_ACT_QUICK_GELU:
+        act_loop(DT_ACT_QUICK_GELU, x, a, slope, n);
+        break;
+    default:
+        act_loop(DT_ACT_RELU, x, a, slope, n);
+    }
+}
+
+/* y = act(x) */
+void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
+{
+    float room[FLOATS], a[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        apply(act, as_floats(x, dt, i, len, room), a, NULL, len);
+        store_elements(y, dt, i, a, len);
+    }
 }
 /* dx = dy act'(x) */
-INLINE void act_backward_body(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype T, int64_t n)
+void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
 {
-    SIMD_FOR (int64_t i = 0; i < n; i++) {
-        float slope;
-        act_f(act, load(x, T, i), &slope);
-        store(dx, T, i, slope * load(dy, T, i));
+    float room[FLOATS], a[FLOATS], slope[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        apply(act, as_floats(x, dt, i, len, room), a, slope, len);
+        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
     }
 }
 /* y = act(gate) up */
-INLINE void glu_forward_body(dt_activation act, const void *gate, const void *up, void *y, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, act_f(act, load(gate, T, i), NULL) * load(up, T, i));
-}
-/* dgate = dy up act'(gate), dup = dy act(gate) */
-INLINE void glu_backward_body(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate,
-                              void *dup, dt_dtype T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) {
-        float slope;
-        const float a = act_f(act, load(gate, T, i), &slope), u = load(up, T, i), d = load(dy, T, i);
-        store(dgate, T, i, d * u * slope);
-        store(dup, T, i, d * a);
-    }
-}
-
-/* Run the statement with A as the activation, a compile-time constant, so that its loop has no branch. */
-#define BY_ACT(act, A, ...)                                                                                            \
-    switch (act) {                                                                                                     \
-        ACT_CASE(case DT_ACT_SILU, DT_ACT_SILU, A, __VA_ARGS__)                                                        \
-        ACT_CASE(case DT_ACT_GELU, DT_ACT_GELU, A, __VA_ARGS__)                                                        \
-        ACT_CASE(case DT_ACT_GELU_TANH, DT_ACT_GELU_TANH, A, __VA_ARGS__)                                              \
-        ACT_CASE(case DT_ACT_QUICK_GELU, DT_ACT_QUICK_GELU, A, __VA_ARGS__)                                            \
-        ACT_CASE(default, DT_ACT_RELU, A, __VA_ARGS__)                                                                 \
-    }
-#define ACT_CASE(label, value, A, ...)                                                                                 \
-    label : {                                                                                                          \
-        const dt_activation A = value;                                                                                 \
-        __VA_ARGS__;                                                                                                   \
-    } break;
-
-void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
-{
-    BY_ACT(act, A, BY_TYPE(dt, T, act_forward_body(A, x, y, T, n)));
-}
-void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
-{
-    BY_ACT(act, A, BY_TYPE(dt, T, act_backward_body(A, x, dy, dx, T, n)));
-}
 void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, glu_forward_body(A, gate, up, y, T, n)));
+    float room[FLOATS], a[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        apply(act, as_floats(gate, dt, i, len, room), a, NULL, len);
+        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * load(up, T, i + c)));
+    }
+}
+/* dgate = dy up act'(gate), dup = dy act(gate) */
+INLINE void glu_gradients(const float *a, const float *slope, const void *up, const void *dy, void *dgate, void *dup,
+                          dt_dtype T, int64_t first, int64_t n)
+{
+    SIMD_FOR (int64_t c = 0; c < n; c++) {
+        const float u = load(up, T, first + c), d = load(dy, T, first + c);
+        store(dgate, T, first + c, d * u * slope[c]);
+        store(dup, T, first + c, d * a[c]);
+    }
 }
 void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
                             dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, A, BY_TYPE(dt, T, glu_backward_body(A, gate, up, dy, dgate, dup, T, n)));
+    float room[FLOATS], a[FLOATS], slope[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        apply(act, as_floats(gate, dt, i, len, room), a, slope, len);
+        BY_TYPE(dt, T, glu_gradients(a, slope, up, dy, dgate, dup, T, i, len));
+    }
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
 /* y_c = (residual_c +) x_c / (1 - p) if u_c >= p, else (residual_c +) 0, with u_c = word c % 4 of philox(key,
  * token_key, c / 4). A mask depends on the token, not on the rank or row that computes it. */
-INLINE void dropout_body(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
-                         dt_dtype T, int64_t width)
-{
-    enum { BLOCK = 64 }; /* counters per block */
-    uint32_t w[4][BLOCK];
-    const float scale = 1.0f / (1.0f - p);
-    for (int64_t first = 0; first < width; first += 4 * BLOCK) {
-        SIMD_FOR (int i = 0; i < BLOCK; i++) {
-            const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
-            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
-        }
-        const int64_t last = first + 4 * BLOCK < width ? first + 4 * BLOCK : width;
-        for (int64_t c = first; c < last; c++) {
-            const float u = unit_of(w[(c - first) % 4][(c - first) / 4]);
-            const float kept = u >= p ? load(x, T, c) * scale : 0.0f;
-            store(y, T, c, residual ? load(residual, T, c) + kept : kept);
-        }
-    }
-}
 void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
                        dt_dtype dt, int64_t width)
 {
-    BY_TYPE(dt, T, BY_FLAG(residual, ADD, dropout_body(x, ADD ? residual : NULL, y, p, key, token_key, T, width)));
+    enum { COUNTERS = FLOATS / 4 };
+    uint32_t w[4][COUNTERS];
+    float room[FLOATS], kept[FLOATS];
+    const float scale = 1.0f / (1.0f - p);
+    EACH_BLOCK (first, len, width) {
+        SIMD_FOR (int i = 0; i < COUNTERS; i++) {
+            const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
+            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
+        }
+        const float *from = as_floats(x, dt, first, len, room);
+        for (int64_t c = 0; c < len; c++) kept[c] = unit_of(w[c % 4][c / 4]) >= p ? from[c] * scale : 0.0f;
+        if (residual) add_elements(kept, residual, dt, first, len);
+        store_elements(y, dt, first, kept, len);
+    }
 }
 
 /* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and

@@ -19,6 +19,7 @@
 #define ISA_NAME(name) DT_JOIN(dt_cpu_##name, DT_ISA) /* convert -> dt_cpu_convert_v4 */
 
 #define INLINE static inline __attribute__((always_inline))
+#define SHARED static __attribute__((noinline, unused)) /* compiled once per file */
 #define SIMD_FOR(...) _Pragma("omp simd") for (__VA_ARGS__)
 
 /* Fused multiply-adds are explicit, and the compiler does not contract expressions (-ffp-contract=off). They must be
@@ -98,6 +99,31 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
         ((uint16_t *)p)[i] = dt == DT_F16 ? dt_f16_from_float(f) : bf16_of(f);
     }
 }
+
+/* Arrays of any type as floats, a block at a time. Where the arithmetic costs more than a pass over the first-level
+ * cache, a kernel that works on floats between these is compiled once, not for each combination of types. */
+enum { FLOATS = 256 };
+SHARED void load_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
+{
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) x[i] = load(from, T, first + i));
+}
+SHARED void add_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
+{
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) x[i] += load(from, T, first + i));
+}
+SHARED void store_elements(void *to, dt_dtype dt, int64_t first, const float *x, int64_t n)
+{
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(to, T, first + i, x[i]));
+}
+/* The elements themselves if they are floats, else `room` with a copy. n <= FLOATS. */
+SHARED const float *as_floats(const void *from, dt_dtype dt, int64_t first, int64_t n, float *room)
+{
+    if (dt == DT_F32) return (const float *)from + first;
+    load_elements(room, from, dt, first, n);
+    return room;
+}
+/* i: the first element of each block of n elements, len: how many it has. */
+#define EACH_BLOCK(i, len, n) for (int64_t i = 0, len; len = dt_min_i64(FLOATS, (n)-i), i < (n); i += FLOATS)
 
 /* The addend of a matmul: its first row, row stride in bytes, and type. at NULL: no addend. */
 typedef struct addend {

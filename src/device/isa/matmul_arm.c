@@ -117,8 +117,6 @@ PAIR_DOTS(pairs_1, 1, LANES)
 PAIR_DOTS(pairs_2, 2, LANES / 2)
 PAIR_DOTS(pairs_4, 4, LANES / 4)
 PAIR_DOTS(pairs_1x1, 1, 1)
-PAIR_DOTS(pairs_2x1, 2, 1)
-PAIR_DOTS(pairs_4x1, 4, 1)
 const dot_shapes ISA_NAME(pair_dots) = {
-    PAIR_CHUNK, ISA_NAME(dequantise_pairs), NULL, {pairs_1, pairs_2, pairs_4}, {pairs_1x1, pairs_2x1, pairs_4x1}};
+    PAIR_CHUNK, ISA_NAME(dequantise_pairs), NULL, {pairs_1, pairs_2, pairs_4}, pairs_1x1};
 #endif

@@ -17,7 +17,7 @@ typedef struct part {
     const void *p;
     int64_t ld;
 } part;
-static part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
+SHARED part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
                       int64_t cols, void *room)
 {
     const dt_matmul *mm = p->g.mm;
@@ -28,6 +28,15 @@ static part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, 
 }
 
 /* ---- B stored [n,k]: dot products -------------------------------------------------------------------------------- */
+
+/* The last n < LANES terms of dots. */
+static void add_rest(int rows, int cols, dt_dtype dt, int64_t n, const void *a, int64_t lda, const void *b, int64_t ldb,
+                     vec *sums)
+{
+    for (int j = 0; j < cols; j++)
+        for (int i = 0; i < rows; i++)
+            sums[i * cols + j] = v_fma(load_some(a, dt, i * lda, n), load_some(b, dt, j * ldb, n), sums[i * cols + j]);
+}
 
 /* Add rows x cols dot products of length k to sums[i * cols + j], lane by lane. */
 INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
@@ -48,12 +57,9 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
             for (int i = 0; i < rows; i++) sum[i * cols + j] = v_fma(x[i], y, sum[i * cols + j]);
         }
     }
-    for (int j = 0; whole < k && j < cols; j++)
-        for (int i = 0; i < rows; i++)
-            sum[i * cols + j] = v_fma(load_some(a, dt, i * lda + whole, k - whole),
-                                      load_some(b, dt, j * ldb + whole, k - whole), sum[i * cols + j]);
 #pragma GCC unroll 16
     for (int s = 0; s < rows * cols; s++) sums[s] = sum[s];
+    if (whole < k) add_rest(rows, cols, dt, k - whole, element(a, dt, whole), lda, element(b, dt, whole), ldb, sums);
 }
 
 #define DOTS(name, rows, cols, dt)                                                                                     \
@@ -66,10 +72,8 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
     DOTS(name##_2, 2, LANES / 2, dt)                                                                                   \
     DOTS(name##_4, 4, LANES / 4, dt)                                                                                   \
     DOTS(name##_1x1, 1, 1, dt)                                                                                         \
-    DOTS(name##_2x1, 2, 1, dt)                                                                                         \
-    DOTS(name##_4x1, 4, 1, dt)                                                                                         \
     static const dot_shapes name##_dots = {                                                                            \
-        CHUNK, ISA_NAME(dequantise), NULL, {name##_1, name##_2, name##_4}, {name##_1x1, name##_2x1, name##_4x1}};
+        CHUNK, ISA_NAME(dequantise), NULL, {name##_1, name##_2, name##_4}, name##_1x1};
 DOTS_OF(float, DT_F32)
 DOTS_OF(bf16, DT_BF16)
 DOTS_OF(f16, DT_F16)
@@ -104,15 +108,19 @@ static void add_columns(const dt_rows_matmul *p, const dot_shapes *shapes, const
 {
     const dt_matmul *mm = p->g.mm;
     const int64_t strip = mm->b_scaled.how == DT_SCALE_NONE ? t->k : STRIP_NBYTES / (int64_t)dt_dtype_size(mm->dt);
-    dots_function *run = cols > 1 ? shapes->wide[shape] : shapes->narrow[shape];
+    dots_function *run = cols > 1 ? shapes->wide[shape] : shapes->single;
+    const int at_once = cols > 1 ? 1 << shape : 1;
     vec sum[BLOCK_M][LANES];
     char room[LANES * STRIP_NBYTES] __attribute__((aligned(64)));
     memset(sum, 0, (size_t)((end - first) >> shape) * sizeof sum[0]);
     for (int64_t q = add_stored(p, shapes, t, first, end, j, cols, sum[0]), depth; q < t->k; q += depth) {
         depth = dt_min_i64(strip, t->k - q);
         const part b = part_of_b(p, shapes->dequantise, t->j + j, cols, t->at + q, depth, room);
-        for (int64_t r = first, g = 0; r < end; r += 1 << shape, g++)
-            run(depth, element(p->g.a, mm->dt, (t->i + r) * mm->lda + t->at + q), mm->lda, b.p, b.ld, sum[g]);
+        for (int64_t r = first; r < end; r += at_once) {
+            const int64_t group = (r - first) >> shape, in_group = (r - first) & ((1 << shape) - 1);
+            run(depth, element(p->g.a, mm->dt, (t->i + r) * mm->lda + t->at + q), mm->lda, b.p, b.ld,
+                &sum[group][in_group]);
+        }
     }
     for (int64_t r = first, g = 0; r < end; r += 1 << shape, g++) {
         float sums[LANES];
@@ -154,23 +162,33 @@ static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64
 
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* total[i][..] += sum over q < depth of a[i][q] B[q][..], in order. A has m rows; the last one is repeated up to
+/* Columns from j on of add_rows_of_b, for `depth` terms. */
+static void add_rest_of_b(int rows, int64_t m, int64_t j, int64_t depth, dt_dtype dt, const void *a, int64_t lda,
+                          const void *b, int64_t ldb, int64_t n, float (*total)[FEW_N])
+{
+    for (int i = 0; i < rows && i < m; i++)
+        for (int64_t q = 0; q < depth; q++) {
+            const float x = load(a, dt, i * lda + q);
+            for (int64_t c = j; c < n; c++) total[i][c] = FMA(x, load(b, dt, q * ldb + c), total[i][c]);
+        }
+}
+
+/* total[i][..] += sum over q < AT_ONCE of a[i][q] B[q][..], in order. A has m rows; the last one is repeated up to
  * `rows`. */
-INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b,
-                          int64_t ldb, int64_t n, float (*total)[FEW_N])
+INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64_t lda, const void *b, int64_t ldb,
+                          int64_t n, float (*total)[FEW_N])
 {
     float x[FEW][AT_ONCE];
-    for (int i = 0; i < rows; i++)
-        for (int q = 0; q < depth; q++) x[i][q] = load(a, dt, dt_min_i64(i, m - 1) * lda + q);
+    for (int i = 0; i < rows; i++) load_elements(x[i], a, dt, dt_min_i64(i, m - 1) * lda, AT_ONCE);
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
         vec sum[FEW];
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
-#pragma GCC unroll 8
-        for (int q = 0; q < depth; q++) {
+#pragma GCC unroll 2
+        for (int q = 0; q < AT_ONCE; q++) {
             /* the runs are too short for the hardware prefetcher */
-            __builtin_prefetch(element(b, dt, (q + depth) * ldb + j));
+            __builtin_prefetch(element(b, dt, (q + AT_ONCE) * ldb + j));
             const vec y = load_lanes(b, dt, q * ldb + j);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
@@ -178,9 +196,7 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) v_store(&total[i][j], sum[i]);
     }
-    for (; j < n; j++)
-        for (int i = 0; i < rows; i++)
-            for (int q = 0; q < depth; q++) total[i][j] = FMA(x[i][q], load(b, dt, q * ldb + j), total[i][j]);
+    if (j < n) add_rest_of_b(rows, m, j, AT_ONCE, dt, a, lda, b, ldb, n, total);
 }
 
 /* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]. The sums of FEW_N columns stay in cache while
@@ -192,14 +208,14 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t fir
     for (int64_t j = first; j < first + n; j += FEW_N) {
         const int64_t cols = dt_min_i64(FEW_N, first + n - j);
         memset(total, 0, (size_t)rows * sizeof total[0]);
-        int64_t q = 0;
-        for (; q + AT_ONCE <= mm->k; q += AT_ONCE) {
-            const part b = part_of_b(p, ISA_NAME(dequantise), q, AT_ONCE, j, cols, room);
-            add_rows_of_b(rows, mm->m, AT_ONCE, dt, element(p->g.a, dt, q), mm->lda, b.p, b.ld, cols, total);
-        }
-        for (; q < mm->k; q++) {
-            const part b = part_of_b(p, ISA_NAME(dequantise), q, 1, j, cols, room);
-            add_rows_of_b(rows, mm->m, 1, dt, element(p->g.a, dt, q), mm->lda, b.p, b.ld, cols, total);
+        for (int64_t q = 0, depth; q < mm->k; q += depth) {
+            depth = dt_min_i64(AT_ONCE, mm->k - q);
+            const part b = part_of_b(p, ISA_NAME(dequantise), q, depth, j, cols, room);
+            const void *a = element(p->g.a, dt, q);
+            if (depth == AT_ONCE)
+                add_rows_of_b(rows, mm->m, dt, a, mm->lda, b.p, b.ld, cols, total);
+            else
+                add_rest_of_b(rows, mm->m, 0, depth, dt, a, mm->lda, b.p, b.ld, cols, total);
         }
         store_block(&p->g, 0, j, mm->m, cols, &total[0][0], FEW_N);
     }

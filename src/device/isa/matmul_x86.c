@@ -104,8 +104,6 @@ PAIR_DOTS(pairs_1, 1, LANES)
 PAIR_DOTS(pairs_2, 2, LANES / 2)
 PAIR_DOTS(pairs_4, 4, LANES / 4)
 PAIR_DOTS(pairs_1x1, 1, 1)
-PAIR_DOTS(pairs_2x1, 2, 1)
-PAIR_DOTS(pairs_4x1, 4, 1)
 
 /* ---- one row of A with a quantised B ----------------------------------------------------------------------------- */
 
@@ -217,11 +215,8 @@ static int64_t stored_dots(int64_t k, const void *a, const dt_stored *b, int64_t
     return whole;
 }
 
-const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK,
-                                        ISA_NAME(dequantise_pairs),
-                                        stored_dots,
-                                        {pairs_1, pairs_2, pairs_4},
-                                        {pairs_1x1, pairs_2x1, pairs_4x1}};
+const dot_shapes ISA_NAME(pair_dots) = {
+    PAIR_CHUNK, ISA_NAME(dequantise_pairs), stored_dots, {pairs_1, pairs_2, pairs_4}, pairs_1x1};
 
 /* ---- matrix unit ------------------------------------------------------------------------------------------------- */
 

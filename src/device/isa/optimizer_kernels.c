@@ -2,74 +2,64 @@
  * so each is one pass. */
 #include "kernels.h"
 
-/* PARAM: type of param, -1: none. L2: the gradient includes decay. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
-INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
-                       float *restrict v, void *param, int PARAM, bool L2, int64_t n)
+/* g: gradients. L2: the gradient includes decay. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
+INLINE void adamw_block(const dt_adamw *o, const float *restrict g, float *restrict p, float *restrict m,
+                        float *restrict v, bool L2, int64_t n)
 {
     const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps,
                 l2 = o->l2;
     const float keep = 1.0f - o->lr * o->weight_decay, step = o->lr / o->fix1, root = 1.0f / sqrtf(o->fix2);
     SIMD_FOR (int64_t i = 0; i < n; i++) {
-        const float own = load(grad, G, i) * gs, g = L2 ? FMA(l2, p[i], own) : own;
-        const float mi = FMA(b1, m[i], c1 * g), vi = FMA(b2, v[i], c2 * g * g);
-        const float pi = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
+        const float own = g[i] * gs, gi = L2 ? FMA(l2, p[i], own) : own;
+        const float mi = FMA(b1, m[i], c1 * gi), vi = FMA(b2, v[i], c2 * gi * gi);
+        p[i] = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
         m[i] = mi;
         v[i] = vi;
-        p[i] = pi;
-        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
     }
-}
-INLINE void adamw_into(const dt_adamw *o, const void *grad, dt_dtype G, float *p, float *m, float *v, void *param,
-                       dt_dtype param_dt, bool L2, int64_t n)
-{
-    if (param)
-        BY_TYPE(param_dt, PARAM, adamw_body(o, grad, G, p, m, v, param, PARAM, L2, n));
-    else
-        adamw_body(o, grad, G, p, m, v, param, -1, L2, n);
 }
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n)
 {
-    BY_TYPE(gt, G, BY_FLAG(opt->l2 != 0, L2, adamw_into(opt, grad, G, master, m, v, param, param_dt, L2, n)));
-}
-
-/* MOMENTUM: b is not NULL. */
-INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restrict p, float *restrict b, bool MOMENTUM,
-                     void *param, int PARAM, int64_t n)
-{
-    const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
-    SIMD_FOR (int64_t i = 0; i < n; i++) {
-        const float g = FMA(l2, p[i], load(grad, G, i) * gs);
-        /* cppcheck-suppress nullPointer ; b is NULL only without MOMENTUM */
-        const float bi = MOMENTUM ? FMA(momentum, b[i], g) : g, pi = FMA(-lr, bi, p[i]);
-        if (MOMENTUM) b[i] = bi;
-        p[i] = pi;
-        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
+    float room[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        const float *g = as_floats(grad, gt, i, len, room);
+        BY_FLAG(opt->l2 != 0, L2, adamw_block(opt, g, master + i, m + i, v + i, L2, len));
+        if (param) store_elements(param, param_dt, i, master + i, len);
     }
 }
-INLINE void sgd_into(const dt_sgd *o, const void *grad, dt_dtype G, float *p, float *b, bool MOMENTUM, void *param,
-                     dt_dtype param_dt, int64_t n)
+
+/* b NULL: without momentum. */
+INLINE void sgd_block(const dt_sgd *o, const float *restrict g, float *restrict p, float *restrict b, int64_t n)
 {
-    if (param)
-        BY_TYPE(param_dt, PARAM, sgd_body(o, grad, G, p, b, MOMENTUM, param, PARAM, n));
-    else
-        sgd_body(o, grad, G, p, b, MOMENTUM, param, -1, n);
+    const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
+    if (b) {
+        SIMD_FOR (int64_t i = 0; i < n; i++) {
+            b[i] = FMA(momentum, b[i], FMA(l2, p[i], g[i] * gs));
+            p[i] = FMA(-lr, b[i], p[i]);
+        }
+    } else {
+        SIMD_FOR (int64_t i = 0; i < n; i++) p[i] = FMA(-lr, FMA(l2, p[i], g[i] * gs), p[i]);
+    }
 }
 void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
                    dt_dtype param_dt, int64_t n)
 {
-    BY_TYPE(gt, G, BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, param_dt, n)));
+    float room[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        sgd_block(opt, as_floats(grad, gt, i, len, room), master + i, momentum ? momentum + i : NULL, len);
+        if (param) store_elements(param, param_dt, i, master + i, len);
+    }
 }
 
-INLINE void add_scaled_body(float a, const void *x, dt_dtype X, float b, const void *y, dt_dtype Y, void *out,
-                            dt_dtype OUT_T, int64_t n)
-{
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(out, OUT_T, i, FMA(a, load(x, X, i), b * load(y, Y, i)));
-}
 void ISA_NAME(add_scaled)(float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out,
                           dt_dtype out_dt, int64_t n)
 {
-    BY_TYPE(x_dt, X, BY_TYPE(y_dt, Y, BY_TYPE(out_dt, O, add_scaled_body(a, x, X, b, y, Y, out, O, n))));
+    float room[2][FLOATS], sum[FLOATS];
+    EACH_BLOCK (i, len, n) {
+        const float *xi = as_floats(x, x_dt, i, len, room[0]), *yi = as_floats(y, y_dt, i, len, room[1]);
+        SIMD_FOR (int64_t c = 0; c < len; c++) sum[c] = FMA(a, xi[c], b * yi[c]);
+        store_elements(out, out_dt, i, sum, len);
+    }
 }
 
 /* A finite x with these random bits added below the 16 that are kept. */

@@ -4,8 +4,7 @@
 
 #include "tile.h"
 
-/* Dot products of 1, 2 or 4 rows of A with rows of B: with enough rows of B for LANES products (wide), or with one row
- * (narrow). One vector per dot product: results are added to sum lane by lane. */
+/* Dot products of rows of A with rows of B. One vector per dot product: results are added to sum lane by lane. */
 typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec sum[LANES]);
 typedef void dequantise_function(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
 /* As wide[0] for a quantised B, starting at (row, col). It dequantises in registers and gives the same bits. Returns
@@ -16,7 +15,8 @@ typedef struct dot_shapes {
     int64_t chunk; /* terms of k with a separate sum */
     dequantise_function *dequantise;
     stored_dots_function *stored; /* NULL: there is none */
-    dots_function *wide[3], *narrow[3];
+    dots_function *wide[3];       /* 1, 2 or 4 rows of A with enough rows of B for LANES products */
+    dots_function *single;        /* one row of A with one of B */
 } dot_shapes;
 
 #if HAVE_BF16_UNITS
@@ -68,19 +68,9 @@ INLINE vec add_lanes(const vec *x)
 #endif
 }
 
-INLINE void add_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
-{
-    BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < n; c++) x[c] += load(from, T, first + c));
-}
-
-INLINE void store_elements(void *to, dt_dtype dt, const float *x, int64_t n)
-{
-    BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < n; c++) store(to, T, c, x[c]));
-}
-
 /* Store a block of C: its sums plus bias and addend, rounded once. */
-static inline void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
-                               int64_t ld)
+SHARED void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
+                        int64_t ld)
 {
     enum { STRETCH = 64 };
     const dt_matmul *mm = g->mm;
@@ -92,7 +82,7 @@ static inline void store_block(const dt_matmul_call *g, int64_t i, int64_t j, in
             memcpy(x, total + r * ld + c, (size_t)count * sizeof *x);
             if (mm->bias) add_elements(x, mm->bias, mm->dt, j + c, count);
             if (d.at) add_elements(x, d.at + (i + r) * d.row_nbytes, d.dt, j + c, count);
-            store_elements(element_w(g->c, mm->c_dtype, (i + r) * mm->ldc + j + c), mm->c_dtype, x, count);
+            store_elements(g->c, mm->c_dtype, (i + r) * mm->ldc + j + c, x, count);
         }
 }
 
