@@ -3,7 +3,7 @@
 #include "cases.h"
 #include "dtrain/core/core.h"
 #include "dtrain/core/unit.h"
-#include "dtrain/core/token_batch.h"
+#include "dtrain/image/batch_images.h"
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -480,6 +480,37 @@ TEST(a_batch_is_counted_and_its_arrays_do_not_overlap)
     dt_batch_free(&b, &l);
     assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], 0);
     assert_fails(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG, "");
+}
+
+TEST(images_of_a_batch_are_counted_and_do_not_overlap)
+{
+    dt_ledger l = {0};
+    dt_batch text, b;
+    assert_int_equal(dt_batch_alloc(&text, 33, 5, &l), DT_OK);
+    assert_int_equal(dt_batch_add_images(&text, 0, 10, &l), DT_OK);
+    assert_null(dt_images_of(&text));
+    assert_int_equal(dt_n_images_of(&text), 0);
+    dt_images_clear(&text);
+    dt_batch_free(&text, &l);
+    assert_int_equal(dt_batch_images_nbytes(0, 10, 5), 0);
+    assert_int_equal(dt_batch_alloc(&b, 33, 5, &l), DT_OK);
+    assert_fails(dt_batch_add_images(&b, 2, SIZE_MAX / 2 + 1, &l), DT_ERR_ARG, "");
+    assert_int_equal(dt_batch_add_images(&b, 3, 10, &l), DT_OK);
+    assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], dt_batch_nbytes(33, 5) + dt_batch_images_nbytes(3, 10, 5));
+    dt_batch_images *i = dt_images_of(&b);
+    assert_true(i->max == 3 && i->image_nbytes == 10 && i->n == 0);
+    for (int k = 0; k < 3; k++) memset(dt_images_append(i, 2 * k, 1), k + 1, 10);
+    for (int k = 0; k < 30; k++) assert_int_equal(i->pixels[k], k / 10 + 1);
+    for (int s = 0; s < 5; s++) assert_int_equal(i->first[s], s % 2 ? 0 : s / 2);
+    assert_int_equal(dt_n_images_of(&b), 3);
+    i->absent = true;
+    assert_null(dt_images_of(&b));
+    assert_int_equal(dt_n_images_of(&b), 0);
+    i->absent = false;
+    dt_images_clear(&b);
+    assert_int_equal(dt_n_images_of(&b), 0);
+    dt_batch_free(&b, &l);
+    assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], 0);
 }
 
 TEST(finish_sorts_stably_and_sums_exactly)

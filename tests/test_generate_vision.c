@@ -34,7 +34,7 @@ struct work {
 static dt_err decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     struct work *w = self;
-    const int n = b->pixels ? b->n_images : 0;
+    const int n = dt_n_images_of(b);
     w->n_images += n;
     if (n > w->max_images) w->max_images = n;
     return w->model.decode(w->model.self, b, slot);

@@ -98,7 +98,7 @@ TEST(units_are_taken_in_one_order_with_images_without_and_without_tokens)
     open_fixture(&f, "clip_llama", DT_F32);
     for (int k = 0; k < 3; k++) {
         fill(&f, 0);
-        if (k > 0) ref_batch_fill(&f.b, 60, 0, k == 1 ? f.n_seq : 0, f.lens, 0), f.b.n_images = 0;
+        if (k > 0) ref_batch_fill(&f.b, 60, 0, k == 1 ? f.n_seq : 0, f.lens, 0), f.shown->n = 0;
         ref_model_forget_grads(&f.r);
         memset(f.r.calls, 0, f.r.calls_len);
         f.r.calls_len = 0;
@@ -145,14 +145,14 @@ static double loss_at(struct fixture *f, int unit, int64_t i, double value)
 /* The last image is that of the first sequence, too: in the batch twice, or shared. */
 static void show_again(struct fixture *f, bool shared)
 {
-    const size_t n = f->b.image_nbytes;
+    const size_t n = f->shown->image_nbytes;
     fill(f, 0);
-    memcpy(f->b.pixels, f->b.pixels + 2 * n, n);
+    memcpy(f->shown->pixels, f->shown->pixels + 2 * n, n);
     if (!shared) return;
-    memmove(f->b.pixels, f->b.pixels + n, 2 * n);
-    f->b.n_images = 2;
-    f->b.first_image[0] = 1;
-    f->b.first_image[2] = 0;
+    memmove(f->shown->pixels, f->shown->pixels + n, 2 * n);
+    f->shown->n = 2;
+    f->shown->first[0] = 1;
+    f->shown->first[2] = 0;
 }
 
 /* Rounding alone: features of 2 images and of 3 are rows of other matmuls, and gradients are added up in another
@@ -240,7 +240,7 @@ TEST(dropout_of_a_projector_goes_by_the_sample)
     const int32_t second = f.b.seq_start[2] + 1;
     const size_t nbytes = (size_t)(f.r.mc.vision->n_tokens * f.r.mc.hidden_size) * sizeof(float);
     uint64_t key[MAX_TOK];
-    memcpy(f.b.pixels + f.b.image_nbytes, f.b.pixels, f.b.image_nbytes);
+    memcpy(f.shown->pixels + f.shown->image_nbytes, f.shown->pixels, f.shown->image_nbytes);
     memcpy(key, f.b.token_key, sizeof key);
     float *here = rows_of(&f, 1), *there = rows_of(&f, second);
     assert_memory_not_equal(here, there, nbytes);
@@ -310,18 +310,18 @@ TEST(placeholders_that_are_not_those_of_the_images_are_refused)
     f.b.token[0] = f.r.mc.vision->image_token;
     assert_refused(&f, "10 placeholders (token 60): expected at most 3 images of 9 placeholders each");
     fill(&f, 0);
-    f.b.n_images = 2;
+    f.shown->n = 2;
     assert_refused(&f, "18 placeholders (token 60): expected at most 1 images");
     fill(&f, 0);
-    f.b.n_images = 4;
+    f.shown->n = 4;
     assert_refused(&f, "image 3 of a batch of 4 has no placeholders");
     fill(&f, 0);
-    f.b.first_image[2] = -1;
+    f.shown->first[2] = -1;
     assert_refused(&f, "18 placeholders (token 60): expected at most 4 images");
     fill(&f, 0);
-    f.b.image_nbytes -= 3;
+    f.shown->image_nbytes -= 3;
     assert_refused(&f, "expects 14 x 14 pixels");
-    f.b.image_nbytes += 3;
+    f.shown->image_nbytes += 3;
     close_fixture(&f);
 }
 
@@ -332,7 +332,7 @@ TEST(an_image_is_visible_only_to_its_own_sequence)
     float before[MAX_TOK], after[MAX_TOK];
     open_fixture(&f, "clip_full", DT_F32);
     assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, before), DT_OK);
-    f.b.pixels[0] ^= 0x80;
+    f.shown->pixels[0] ^= 0x80;
     assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, after), DT_OK);
     const int32_t end = f.b.seq_start[1];
     bool changed = false;

@@ -17,6 +17,7 @@ struct fixture {
     int n_seq;
     ref_model r;
     dt_batch b;
+    dt_batch_images *shown; /* of b */
 };
 
 static inline void read_list(const json_t *list, int32_t *out, int *n)
@@ -27,8 +28,8 @@ static inline void read_list(const json_t *list, int32_t *out, int *n)
 
 static inline void put_pixels(struct fixture *f, int64_t image)
 {
-    uint8_t *to = f->b.pixels + (size_t)f->b.n_images++ * f->b.image_nbytes;
-    for (size_t i = 0; i < f->b.image_nbytes; i++)
+    uint8_t *to = f->shown->pixels + (size_t)f->shown->n++ * f->shown->image_nbytes;
+    for (size_t i = 0; i < f->shown->image_nbytes; i++)
         to[i] = (uint8_t)(dt_mix64((uint64_t)(7919 * (image + 1)) + i) >> 20);
 }
 
@@ -38,10 +39,10 @@ static inline void fill(struct fixture *f, int64_t k)
     const int32_t token = f->r.mc.vision->image_token, N = (int32_t)f->r.mc.vision->n_tokens;
     int64_t image = 10 * k;
     ref_batch_fill(&f->b, token, k, f->n_seq, f->lens, 0);
-    f->b.n_images = 0;
+    f->shown->n = 0;
     for (int s = 0; s < f->n_seq; s++) {
         const int32_t first = f->b.seq_start[s], end = f->b.seq_start[s + 1];
-        f->b.first_image[s] = f->b.n_images;
+        f->shown->first[s] = f->shown->n;
         for (int32_t i = 0; i < f->images[s]; i++, image++) {
             for (int32_t t = 0; t < N; t++) f->b.token[first + 1 + i * (N + 1) + t] = token;
             put_pixels(f, image);
@@ -72,7 +73,8 @@ static inline void open_with(struct fixture *f, const char *name, double dropout
         fail_msg("%s: %s", name, dt_error_message());
     const int64_t S = f->r.mc.vision->image_size;
     assert_int_equal(dt_batch_alloc(&f->b, n_tok, MAX_SEQ, &f->r.ledger), DT_OK);
-    assert_int_equal(dt_batch_alloc_images(&f->b, MAX_IMAGES, (size_t)(S * S * 3), &f->r.ledger), DT_OK);
+    assert_int_equal(dt_batch_add_images(&f->b, MAX_IMAGES, (size_t)(S * S * 3), &f->r.ledger), DT_OK);
+    f->shown = dt_images_of(&f->b);
     fill(f, 0);
 }
 

@@ -12,9 +12,8 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    /* token, target, pos, order, weight, target_row; seq_start, seq_target, full_len, prompt_len, first_image; sample;
-     * token_key */
-    return 6 * per_token + 5 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
+    /* token, target, pos, order, weight, target_row; seq_start, seq_target, full_len, prompt_len; sample; token_key */
+    return 6 * per_token + 4 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
            padded((size_t)max_tok * sizeof(uint64_t));
 }
 
@@ -42,21 +41,8 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->seq_target = (int32_t *)(p += per_seq);
     b->full_len = (int32_t *)(p += per_seq);
     b->prompt_len = (int32_t *)(p += per_seq);
-    b->first_image = (int32_t *)(p += per_seq);
     b->sample = (int64_t *)(void *)(p += per_seq);
     b->token_key = (uint64_t *)(void *)(p + padded((size_t)max_seq * sizeof(int64_t)));
-    return DT_OK;
-}
-
-dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger)
-{
-    size_t nbytes;
-    DT_EXPECT(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes));
-    b->pixels = malloc(nbytes);
-    DT_CHECK(b->pixels, DT_ERR_MEMORY, "out of memory for %d images of %zu bytes", max_images, image_nbytes);
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    b->max_images = max_images;
-    b->image_nbytes = image_nbytes;
     return DT_OK;
 }
 
@@ -72,20 +58,23 @@ static size_t place_of_arrays(const dt_extension_form *form)
     return padded(sizeof(dt_extension) + form->self_nbytes);
 }
 
-size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq)
+size_t dt_extension_nbytes(const dt_extension_form *form, const void *sizes, int32_t max_seq)
 {
-    char self[64] = {0};
+    _Alignas(16) char self[DT_EXTENSION_NBYTES] = {0};
     if (!form) return 0;
+    if (sizes) memcpy(self, sizes, form->self_nbytes);
     return place_of_arrays(form) + padded(form->lay_out(self, max_seq, NULL));
 }
 
-dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, dt_ledger *ledger)
+dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, const void *sizes, dt_ledger *ledger)
 {
-    const size_t nbytes = dt_extension_nbytes(form, b->max_seq);
+    DT_EXPECT(form->self_nbytes <= DT_EXTENSION_NBYTES);
+    const size_t nbytes = dt_extension_nbytes(form, sizes, b->max_seq);
     dt_extension *e = aligned_alloc(ALIGN, nbytes);
     DT_CHECK(e, DT_ERR_MEMORY, "out of memory for the %s of a batch of %d sequences", form->name, b->max_seq);
     memset(e, 0, nbytes);
     *e = (dt_extension){.form = form, .next = b->extensions, .nbytes = nbytes};
+    if (sizes) memcpy(e->self, sizes, form->self_nbytes);
     form->lay_out(e->self, b->max_seq, (char *)e + place_of_arrays(form));
     b->extensions = e;
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
@@ -111,8 +100,6 @@ static void free_extensions(dt_batch *b, dt_ledger *ledger)
 void dt_batch_free(dt_batch *b, dt_ledger *ledger)
 {
     free_extensions(b, ledger);
-    if (b->pixels) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)b->max_images * b->image_nbytes);
-    free(b->pixels);
     if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_nbytes(b->max_tok, b->max_seq));
     free(b->token);
     *b = (dt_batch){0};

@@ -75,7 +75,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, &epoch, &first, &count);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
-    b->n_images = 0;
+    dt_images_clear(b);
     DT_CHECK(!l->slots || l->has_features, DT_ERR_FAULT,
              "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
@@ -196,13 +196,20 @@ static size_t slots_nbytes(const dt_loader *l)
     return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_slot) : 0;
 }
 
+static dt_kind_batch largest_batch(const dt_loader *l)
+{
+    return (dt_kind_batch){.kind = l->opt.kind,
+                           .max_tok = l->info.max_tok,
+                           .max_seq = l->info.max_seq,
+                           .max_images = l->info.max_images,
+                           .image_nbytes = image_nbytes(l)};
+}
+
 size_t dt_loader_nbytes(const dt_loader *l)
 {
     if (!l) return 0;
-    const size_t images = (size_t)l->info.max_images * image_nbytes(l);
-    size_t nbytes =
-        scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) +
-                                                    dt_kind_batch_nbytes(l->opt.kind, l->info.max_seq) + images);
+    const dt_kind_batch most = largest_batch(l);
+    size_t nbytes = scratch_nbytes(l) + (size_t)l->n_batches * dt_kind_batch_nbytes(&most);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].memory.nbytes;
     return nbytes + (l->order.grouped ? (size_t)l->order.n * sizeof *l->order.grouped : 0) + slots_nbytes(l);
 }
@@ -224,13 +231,8 @@ static dt_err open_batches(dt_loader *l)
     DT_ALLOC(l->batches, l->n_batches, "out of memory for %d micro-batches", l->n_batches);
     DT_COUNTED_ALLOC(&l->memory, l->scratch.ids, T + 1, "out of memory for %d micro-batches", l->n_batches);
     DT_COUNTED_ALLOC(&l->memory, l->scratch.mask, T, "out of memory for %d micro-batches", l->n_batches);
-    const dt_extension_form *extension = dt_kind_extension(l->opt.kind);
-    for (int i = 0; i < l->n_batches; i++) {
-        DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
-        if (extension) DT_TRY(dt_batch_extend(&l->batches[i], extension, l->opt.ledger));
-        if (l->info.max_images)
-            DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
-    }
+    const dt_kind_batch most = largest_batch(l);
+    for (int i = 0; i < l->n_batches; i++) DT_TRY(dt_kind_batch_alloc(&l->batches[i], &most, l->opt.ledger));
     if (slots_nbytes(l) > 0)
         DT_COUNTED_ALLOC(&l->memory, l->slots, dt_loader_n_images(l),
                          "out of memory for the feature offsets of %" PRId64 " images", dt_loader_n_images(l));

@@ -468,7 +468,7 @@ static size_t n_texts(const dt_beam_options *how, const dt_generate_options *opt
 
 size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len)
 {
-    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_pixels(opt) + lists_nbytes(how, opt) +
+    return decode_loop_nbytes(opt) + lists_nbytes(how, opt) +
            n_texts(how, opt) * (size_t)max_len * (sizeof(int32_t) + sizeof(float));
 }
 

@@ -22,9 +22,16 @@ int32_t decode_loop_slot(const decode_loop *p, int32_t slot)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-size_t decode_loop_pixels(const dt_generate_options *opt)
+static int32_t max_images(const dt_generate_options *opt) { return opt->vision ? opt->max_images : 0; }
+static size_t image_nbytes(const dt_generate_options *opt)
 {
-    return opt->vision ? (size_t)opt->max_images * dt_image_nbytes(opt->vision->image_size) : 0;
+    return opt->vision ? dt_image_nbytes(opt->vision->image_size) : 0;
+}
+
+size_t decode_loop_nbytes(const dt_generate_options *opt)
+{
+    return dt_batch_nbytes(opt->max_tok, opt->n_slots) +
+           dt_batch_images_nbytes(max_images(opt), image_nbytes(opt), opt->n_slots);
 }
 
 static int32_t count_placeholders(const dt_vision_config *v, const int32_t *ids, int32_t n)
@@ -71,12 +78,12 @@ static dt_err read_images(decode_loop *p)
 {
     const dt_generate_options *opt = p->opt;
     const double since = dt_now_s();
-    uint8_t *to = p->pixels;
+    uint8_t *to = p->images->pixels;
     for (int32_t k = 0; k < n_slots(p); k++) {
         const decode_slot *s = &p->slots[k];
         if (s->take_images == 0) continue;
         const int32_t first = count_placeholders(opt->vision, s->ids, s->done) / (int32_t)opt->vision->n_tokens;
-        for (int32_t i = first; i < first + s->take_images; i++, to += p->batch.image_nbytes)
+        for (int32_t i = first; i < first + s->take_images; i++, to += p->images->image_nbytes)
             DT_TRY(opt->image(opt->ctx, s->of, i, to));
     }
     p->stats->prompt_seconds += dt_now_s() - since;
@@ -106,12 +113,11 @@ static bool choose_tokens(decode_loop *p)
 
 /* Build one sequence per participating slot: its next tokens with positions, against a cache of n_ids. There are at
  * most n_slots sequences, because for each prompt being computed one sequence waits. */
-static void fill_batch(decode_loop *p, bool images)
+static void fill_batch(decode_loop *p)
 {
     dt_batch *b = &p->batch;
-    b->n_tok = b->n_seq = b->n_images = 0;
+    b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
-    b->pixels = images ? p->pixels : NULL;
     b->seq_start[0] = 0;
     for (int32_t k = 0; k < n_slots(p); k++) {
         decode_slot *s = &p->slots[k];
@@ -125,14 +131,21 @@ static void fill_batch(decode_loop *p, bool images)
             b->token_key[b->n_tok] = 0;
         }
         s->row = b->n_seq;
-        b->first_image[b->n_seq] = b->n_images;
-        b->n_images += s->take_images;
         b->full_len[b->n_seq] = s->n_ids > s->n_prompt ? s->n_ids : s->n_prompt;
         b->prompt_len[b->n_seq] = s->n_prompt;
         p->slot_of[b->n_seq++] = decode_loop_slot(p, k);
         b->seq_start[b->n_seq] = b->n_tok;
     }
     dt_batch_finish(b);
+}
+
+/* Add the images that were read. any: a rank has some in this pass. */
+static void list_images(decode_loop *p, bool any)
+{
+    p->images->n = 0;
+    p->images->absent = !any;
+    for (int32_t k = 0; k < n_slots(p); k++)
+        if (p->slots[k].take > 0) dt_images_append(p->images, p->slots[k].row, p->slots[k].take_images);
 }
 
 static int32_t count_prompt_tokens(const decode_loop *p)
@@ -168,7 +181,8 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user)
         DT_TRY(stay_together(p->opt->lockstep, err, &work, &images));
         if (!work) return DT_OK;
         const double since = dt_now_s();
-        fill_batch(p, images);
+        fill_batch(p);
+        if (p->images) list_images(p, images);
         DT_TRY(p->decoder->decode(p->decoder->self, &p->batch, p->slot_of));
         const int32_t n_prompt_tok = count_prompt_tokens(p);
         for (int32_t k = 0; k < n_slots(p); k++) p->slots[k].done += p->slots[k].take;
@@ -196,8 +210,8 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
              "internal: generate: %d slots, %d tokens and %d images per pass, with %" PRId64 " placeholders each",
              opt->n_slots, opt->max_tok, opt->max_images, v ? v->n_tokens : 0);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
-    if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, dt_image_nbytes(v->image_size), opt->ledger));
-    p->pixels = p->batch.pixels;
+    DT_TRY(dt_batch_add_images(&p->batch, max_images(opt), image_nbytes(opt), opt->ledger));
+    p->images = dt_images_of(&p->batch);
     p->slots = calloc((size_t)n_slots(p), sizeof *p->slots);
     p->slot_of = calloc((size_t)opt->n_slots, sizeof *p->slot_of);
     DT_CHECK(p->slots && p->slot_of, DT_ERR_MEMORY, "out of memory for %d slots", opt->n_slots);
@@ -208,6 +222,5 @@ void decode_loop_close(decode_loop *p)
 {
     free(p->slot_of);
     free(p->slots);
-    p->batch.pixels = p->pixels;
     dt_batch_free(&p->batch, p->opt->ledger);
 }

@@ -9,6 +9,7 @@
 #ifndef DTRAIN_GENERATE_DECODE_LOOP_H
 #define DTRAIN_GENERATE_DECODE_LOOP_H
 
+#include "dtrain/image/batch_images.h"
 #include "dtrain/generate/generate.h"
 
 typedef struct decode_slot {
@@ -27,7 +28,7 @@ typedef struct decode_loop {
     decode_slot *slots; /* [n_slots + n_prompts]: slots of sequences, then of prompts */
     int32_t *slot_of;   /* [n_slots] the decoder's slot of each sequence of the batch */
     dt_batch batch;
-    uint8_t *pixels; /* of the batch; unused if the pass has no images */
+    dt_batch_images *images; /* of the batch, for those of a pass; NULL: the model has no vision tower */
     dt_generate_stats *stats;
 } decode_loop;
 
@@ -46,8 +47,8 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user);
 int32_t decode_loop_row(const decode_loop *p, int32_t slot);
 /** The decoder's slot for a loop slot. */
 int32_t decode_loop_slot(const decode_loop *p, int32_t slot);
-/** Bytes of the images of a pass. */
-size_t decode_loop_pixels(const dt_generate_options *opt);
+/** Bytes of the batch. */
+size_t decode_loop_nbytes(const dt_generate_options *opt);
 /** The maximum prefix of a sequence's first n tokens that does not end within an image. */
 int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n);
 /** DT_ERR_ARG unless a prompt has as many placeholders as its images need. */

@@ -258,10 +258,7 @@ static size_t lay_out(dt_generator *g, const dt_generate_options *opt, void *blo
 
 static size_t draws_nbytes(const dt_generate_options *opt) { return lay_out(&(dt_generator){0}, opt, NULL); }
 
-size_t dt_generator_nbytes(const dt_generate_options *opt)
-{
-    return dt_batch_nbytes(opt->max_tok, opt->n_slots) + decode_loop_pixels(opt) + draws_nbytes(opt);
-}
+size_t dt_generator_nbytes(const dt_generate_options *opt) { return decode_loop_nbytes(opt) + draws_nbytes(opt); }
 
 static dt_err open_parts(dt_generator *g)
 {

@@ -108,7 +108,7 @@ dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n
 }
 
 /* Move rows of every block's cache, through scratch that a block's pass uses. */
-static dt_err move_rows(dt_model *m, const struct image *rows, int32_t n)
+static dt_err move_rows(dt_model *m, const struct tokens *rows, int32_t n)
 {
     void *const between = m->sets[0].raw;
     for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
@@ -123,17 +123,17 @@ static dt_err move_rows(dt_model *m, const struct image *rows, int32_t n)
 /* Move the next n_rows rows after the first `done`. Their indices are staged like a batch. */
 static dt_err move_some(dt_model *m, const int32_t *src, const int32_t *dst, int64_t done, int32_t n_rows)
 {
-    struct image host, device;
+    struct tokens host, device;
     int64_t before = 0;
-    DT_TRY(dt_span_wait(m, &m->image_span));
-    const size_t nbytes = dt_model_place_image(m, m->image_span.host, n_rows, 0, &host);
-    dt_model_place_image(m, m->image_span.device, n_rows, 0, &device);
+    DT_TRY(dt_span_wait(m, &m->tokens_span));
+    const size_t nbytes = dt_model_place_tokens(m, m->tokens_span.host, n_rows, 0, &host);
+    dt_model_place_tokens(m, m->tokens_span.device, n_rows, 0, &device);
     for (int32_t i = 0, k = 0; k < n_rows; before += m->cached[src[i++]].n_own) {
         const int32_t from = (int32_t)dt_cache_row(&m->opt, src[i]), to = (int32_t)dt_cache_row(&m->opt, dst[i]);
         for (int64_t r = done + k - before; r < m->cached[src[i]].n_own && k < n_rows; r++, k++)
             host.token[k] = from + (int32_t)r, host.cache_row[k] = to + (int32_t)r;
     }
-    DT_TRY(dt_span_to_device(m, &m->image_span, nbytes));
+    DT_TRY(dt_span_to_device(m, &m->tokens_span, nbytes));
     return move_rows(m, &device, n_rows);
 }
 

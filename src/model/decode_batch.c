@@ -37,7 +37,7 @@ static bool is_idle(const dt_model *m, int32_t k)
 
 bool dt_is_step(const dt_batch *b)
 {
-    bool one = b->n_tok > 0 && b->n_tok == b->n_seq && !b->pixels;
+    bool one = b->n_tok > 0 && b->n_tok == b->n_seq && !dt_images_of(b);
     for (int32_t s = 0; one && s < b->n_seq; s++) one = b->seq_start[s + 1] - b->seq_start[s] == 1;
     return one;
 }
@@ -52,7 +52,7 @@ int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b)
 
 void dt_slots_stage_fill(dt_model *m, const dt_batch *b)
 {
-    struct image *h = &m->host;
+    struct tokens *h = &m->host;
     for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
         if (!is_idle(m, k)) continue;
         h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;

@@ -248,7 +248,7 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     DT_EXPECT(m->asked.hit || !out->hit);
     DT_TRY(dt_span_wait(m, &m->results_span));
     /* queued earlier on the same stream, hence complete */
-    if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false;
+    if (m->n_rows > 0) m->tokens_span.moving = m->rows_span.moving = false;
     for (int i = 0; i < N_RESULTS && n > 0; i++)
         if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
     if (out->hit && n > 0) memcpy(out->hit, m->asked.hit, n);

@@ -182,9 +182,9 @@ struct norm_grads {
     bool accumulate;
 };
 
-/** A batch on the device. The host fills it in pinned memory and copies it as one block. The layout depends on the
- *  batch's length. */
-struct image {
+/** The tokens and sequences of a batch, for the device. The host fills them in pinned memory and copies them as one
+ *  block. The layout depends on the batch's length. */
+struct tokens {
     uint64_t *token_key;
     /* [T]; pos: with a rotary table the token's row in it; pos_order: like order, but sorted by position */
     int32_t *token, *pos, *order, *pos_order;
@@ -198,7 +198,7 @@ struct image {
     int32_t *cache_row;                   /* [T]: cache row for a new token's key and value (decode) */
 };
 
-/** Rows with a target and their results, on host and device like struct image. NULL: the model was not opened for it
+/** Rows with a target and their results, on host and device like struct tokens. NULL: the model was not opened for it
  *  (dt_model_options.head). */
 struct rows {
     uint64_t *token_key; /* for the dropout of the head's adapter */
@@ -262,7 +262,7 @@ struct tower_input {
     float *mean, *rstd;                  /* [N P] */
     void *class_row;                     /* [N, C] */
     int32_t *class_at, *zero, *in_order; /* [N]: rows of class tokens; 0, 0 ..; 0, 1 .. */
-    struct span pixels;
+    struct span pixels;                  /* filled by vision.c */
 };
 
 /** Contents of a cache slot: the first n_shared tokens of another slot (a prompt), then n_own tokens in its own
@@ -315,14 +315,14 @@ struct dt_model {
     struct scratch s;
     struct head_work h;
     struct value_work v;
-    struct image host, device;
+    struct tokens host, device;
     struct rows host_rows, device_rows;
     struct results host_results, device_results;
     struct draws host_draws, device_draws;
     void *draw_scratch;
     int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
     int32_t n_listed;
-    struct span image_span, rows_span, results_span, values_span;
+    struct span tokens_span, rows_span, results_span, values_span;
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
@@ -505,8 +505,8 @@ int32_t dt_step_len(const dt_model *m, int32_t len);
 int32_t dt_step_rows(const dt_model *m, int32_t n);
 
 /* open.c */
-/** Lay out an image, or rows, starting at base (NULL: count only). Returns the bytes used. */
-size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
+/** Lay out tokens, or rows, starting at base (NULL: count only). Returns the bytes used. */
+size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct tokens *t);
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
 /* decode_batch.c: called by dt_model_stage_batch if there are slots */
@@ -533,8 +533,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
 /** Queue a copy of the first bytes of a span. */
 dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);
 dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);
-/** The same for a span that dt_model_stage_batch copies before image_span. It needs no event of its own:
- *  dt_model_stage_batch waits for image_span before it modifies the span. */
+/** The same for a span that dt_model_stage_batch copies before tokens_span. It needs no event of its own:
+ *  dt_model_stage_batch waits for tokens_span before it modifies the span. */
 dt_err dt_span_ahead(const dt_model *m, const struct span *s, size_t nbytes);
 /** Wait until the host may modify its side. */
 dt_err dt_span_wait(dt_model *m, struct span *s);
@@ -544,8 +544,6 @@ dt_err dt_model_sync(dt_model *m);
 /* patches.c */
 /** Destination of the patch matmul: the input of the norm if there is one, otherwise x. */
 void *dt_patches_input(const dt_model *m, void *x);
-/** Copy a batch's images to the device. */
-dt_err dt_patches_stage(dt_model *m, const dt_batch *b);
 /** Compute x [T,C] from the position embeddings in dt_patches_input(x). */
 dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x);
 /** Accumulate gradients in g from s.dx, the gradient of x. Leaves the gradient of the position embeddings in s.dx. */
@@ -557,7 +555,7 @@ void dt_stretch_size(dt_model *m);
 /** Allocate and free the host arrays. */
 dt_err dt_stretch_open(dt_model *m);
 void dt_stretch_close(dt_model *m);
-/** Convert the positions of the host's image to rows of the rotary table, and copy missing rows to the device. */
+/** Convert the host's positions to rows of the rotary table, and copy missing rows to the device. */
 dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */

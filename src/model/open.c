@@ -201,29 +201,29 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     if (block_end > a->used) a->used = block_end;
 }
 
-size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i)
+size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct tokens *t)
 {
     struct arena a = {.base = base};
-    i->token_key = dt_take(&a, n_tok, 1, sizeof(uint64_t));
-    i->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
-    i->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
-    i->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    t->token_key = dt_take(&a, n_tok, 1, sizeof(uint64_t));
+    t->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    t->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    t->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
     const int64_t n_shown = m->opt.max_images > 0 && m->mc->vision ? n_tok : 0;
-    i->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
-    i->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
-    i->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
-    i->pos_order = dt_take(&a, m->mc->learned_positions ? n_tok : 0, 1, sizeof(int32_t));
-    for (int t = 0; t < N_LOW_TABLES; t++) {
-        const int64_t r = m->low_table[t].low.r;
-        i->low_at[t] = dt_take(&a, n_tok, r, sizeof(int32_t));
-        i->low_order[t] = dt_take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
+    t->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    t->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    t->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    t->pos_order = dt_take(&a, m->mc->learned_positions ? n_tok : 0, 1, sizeof(int32_t));
+    for (int k = 0; k < N_LOW_TABLES; k++) {
+        const int64_t r = m->low_table[k].low.r;
+        t->low_at[k] = dt_take(&a, n_tok, r, sizeof(int32_t));
+        t->low_order[k] = dt_take(&a, m->opt.training ? n_tok : 0, r, sizeof(int32_t));
     }
-    i->cache_row = dt_take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
-    i->shared_start = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
-    i->shared_len = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
-    i->q_start = dt_take(&a, n_seq + 1, 1, sizeof(int32_t));
-    i->kv_start = dt_take(&a, n_seq, 1, sizeof(int32_t));
-    i->kv_len = dt_take(&a, n_seq, 1, sizeof(int32_t));
+    t->cache_row = dt_take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
+    t->shared_start = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    t->shared_len = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    t->q_start = dt_take(&a, n_seq + 1, 1, sizeof(int32_t));
+    t->kv_start = dt_take(&a, n_seq, 1, sizeof(int32_t));
+    t->kv_len = dt_take(&a, n_seq, 1, sizeof(int32_t));
     return a.used;
 }
 
@@ -280,12 +280,13 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
                          .nbytes = nbytes};
 }
 
-/* Staging buffers on host and device: the largest batch's image, rows and results. */
+/* Staging buffers on host and device: the largest batch's tokens, rows and results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
-    struct image largest;
+    struct tokens largest;
     struct rows most;
-    m->image_span = dt_take_span(host, device, dt_model_place_image(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
+    m->tokens_span =
+        dt_take_span(host, device, dt_model_place_tokens(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
     m->rows_span = dt_take_span(host, device, dt_model_place_rows(m, NULL, m->opt.max_tok, &most));
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
@@ -569,7 +570,7 @@ static dt_err allocate(dt_model *m)
         arenas[i] = (struct arena){.base = borrowed ? m->opt.lender->activations.ptr : bufs[i]->ptr};
     }
     place_all(m, arenas);
-    DT_TRY(m->ops->event_create(m->dev, &m->image_span.moved));
+    DT_TRY(m->ops->event_create(m->dev, &m->tokens_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
     return m->ops->event_create(m->dev, &m->results_span.moved);
@@ -646,7 +647,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
-    dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
+    dt_event *const events[] = {m->tokens_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* queued work may still use the buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)

@@ -37,7 +37,7 @@ dt_err dt_span_wait(dt_model *m, struct span *s)
 
 dt_err dt_model_sync(dt_model *m)
 {
-    m->image_span.moving = m->rows_span.moving = m->results_span.moving = false;
+    m->tokens_span.moving = m->rows_span.moving = m->results_span.moving = false;
     return m->ops->stream_sync(m->dev, m->stream);
 }
 
@@ -121,22 +121,14 @@ void dt_model_take_activations(dt_model *m)
     dt_model_cache_clear(m, -1);
 }
 
-dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
+/* The tokens of a batch that is not empty. nbytes: out, bytes to copy to the device. */
+static dt_err stage_tokens(dt_model *m, const dt_batch *b, const int32_t *slot, size_t *nbytes)
 {
-    dt_model_take_activations(m);
-    m->have_hidden = m->have_dx = m->have_results = false;
-    DT_TRY(check_shape(m, b));
-    DT_TRY(check_tokens(m, b));
-    m->n_tok = b->n_tok;
-    m->n_learned = 0;
-    m->n_seq = b->n_seq;
-    m->n_fill = slot ? dt_slots_count_fill(m, b) : 0;
-    if (b->n_tok == 0) return dt_vision_stage(m, b);
-    DT_TRY(dt_span_wait(m, &m->image_span));
+    DT_TRY(dt_span_wait(m, &m->tokens_span));
     const size_t n = (size_t)b->n_tok;
     const int32_t n_tok = b->n_tok + m->n_fill, n_seq = b->n_seq + m->n_fill;
-    const size_t nbytes = dt_model_place_image(m, m->image_span.host, n_tok, n_seq, &m->host);
-    dt_model_place_image(m, m->image_span.device, n_tok, n_seq, &m->device);
+    *nbytes = dt_model_place_tokens(m, m->tokens_span.host, n_tok, n_seq, &m->host);
+    dt_model_place_tokens(m, m->tokens_span.device, n_tok, n_seq, &m->device);
     memcpy(m->host.token, b->token, n * sizeof *b->token);
     memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
     order_learned(m, b);
@@ -146,11 +138,25 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
     if (slot) dt_slots_stage_fill(m, b);
-    DT_TRY(dt_vision_stage(m, b));
-    if (m->opt.tower) DT_TRY(dt_patches_stage(m, b));
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
     stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);
-    return dt_span_to_device(m, &m->image_span, nbytes);
+    return DT_OK;
+}
+
+dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    size_t nbytes = 0;
+    dt_model_take_activations(m);
+    m->have_hidden = m->have_dx = m->have_results = false;
+    DT_TRY(check_shape(m, b));
+    DT_TRY(check_tokens(m, b));
+    m->n_tok = b->n_tok;
+    m->n_learned = 0;
+    m->n_seq = b->n_seq;
+    m->n_fill = slot ? dt_slots_count_fill(m, b) : 0;
+    if (b->n_tok > 0) DT_TRY(stage_tokens(m, b, slot, &nbytes));
+    if (m->vision) DT_TRY(dt_vision_stage(m, b));
+    return nbytes > 0 ? dt_span_to_device(m, &m->tokens_span, nbytes) : DT_OK;
 }
 
 /* Weights of the rows, multiplied by the loss scale; weight NULL: 0. */

@@ -47,6 +47,12 @@ size_t dt_task_feature_nbytes(const dt_task *t)
     return v && t->model_opt->features_given ? dt_vision_feature_nbytes(v, t->model_opt->dtype) : 0;
 }
 
+size_t dt_task_image_nbytes(const dt_task *t)
+{
+    const size_t features = dt_task_feature_nbytes(t);
+    return features || !t->mc->vision ? features : dt_image_nbytes(t->mc->vision->image_size);
+}
+
 /* ---- identity of the tower --------------------------------------------------------------------------------------- */
 
 static bool makes_features(const dt_unit *u)

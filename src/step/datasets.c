@@ -124,15 +124,15 @@ void dt_task_close_data(dt_task *t)
 static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_model_options *opt = t->model_opt;
-    const size_t image = t->mc->vision ? dt_image_nbytes(t->mc->vision->image_size) : 0,
-                 features = dt_task_feature_nbytes(t);
+    const dt_kind_batch most = {.kind = t->data_kind,
+                                .max_tok = opt->max_tok,
+                                .max_seq = opt->max_seq,
+                                .max_images = opt->max_images,
+                                .image_nbytes = dt_task_image_nbytes(t)};
     (void)self;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] +=
-        t->train || t->valid
-            ? dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid)
-            : (size_t)(t->cfg->data_prefetch + 1) *
-                  (dt_batch_nbytes(opt->max_tok, opt->max_seq) + dt_kind_batch_nbytes(t->data_kind, opt->max_seq) +
-                   (size_t)opt->max_images * (features ? features : image));
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += t->train || t->valid
+                                               ? dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid)
+                                               : (size_t)(t->cfg->data_prefetch + 1) * dt_kind_batch_nbytes(&most);
     return DT_OK;
 }
 
@@ -171,7 +171,7 @@ const dt_data_info *dt_task_warned_data(const dt_task *t)
 
 void dt_task_count_images(dt_task *t, const dt_batch *b)
 {
-    if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, b->n_images);
+    if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, dt_n_images_of(b));
 }
 
 /* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches). The sample count

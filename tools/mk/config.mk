@@ -101,7 +101,7 @@ ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring j,$(shell printf %
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 MAKEAGAIN = +@$(MAKE) --no-print-directory
-SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
+SAY       = $(if $(V),,@$(info $()  $(1) $(2)))# V=1 shows the commands
 # Demo and tests compile only for this machine: its instruction set, and CUDA only with a GPU.
 # Existing builds keep their configuration.
 HERE      = $(if $(ISAS_GIVEN),,ISAS="$(or $(shell cat $(BUILD)/isas 2>/dev/null),native)") \

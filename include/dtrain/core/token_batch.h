@@ -5,14 +5,16 @@
 
 #include "dtrain/core/core.h"
 
-/** What a kind of samples adds to batches: arrays that only its task and its part of the model read. The table's
- *  address identifies it. */
+/** Arrays that some batches have, and that only their task or part of the model reads. The table's address identifies
+ *  it. */
 typedef struct dt_extension_form {
     const char *name;
-    size_t self_nbytes; /* of the structure with the addresses of the arrays */
-    /** Assign the arrays of self for a batch of at most max_seq sequences, with dt_carve. Returns their bytes. */
+    size_t self_nbytes; /* of the structure with the addresses of the arrays, at most DT_EXTENSION_NBYTES */
+    /** Assign the arrays of self for a batch of at most max_seq sequences, with dt_carve. self has the sizes that were
+     *  given to dt_batch_extend. Returns their bytes. */
     size_t (*lay_out)(void *self, int32_t max_seq, void *block);
 } dt_extension_form;
+enum { DT_EXTENSION_NBYTES = 64 };
 typedef struct dt_extension dt_extension;
 
 /** A micro-batch in host memory, allocated once for the largest one (dt_batch_alloc), which owns the arrays. Tokens
@@ -31,18 +33,12 @@ typedef struct dt_batch {
     /* [n_seq] position of the first generated token; image placeholders at or after it are ordinary tokens. 0: none are
      * generated. May be NULL */
     int32_t *prompt_len;
-    int32_t *first_image; /* [n_seq] image of the first run of placeholders; later runs take the images after it */
-    int32_t *order;       /* [n_tok] 0 .. n_tok-1, sorted by token, then by index (for embedding_backward) */
+    int32_t *order; /* [n_tok] 0 .. n_tok-1, sorted by token, then by index (for embedding_backward) */
     /* [n_tok] weight of the target in the loss: 0 without target, else 1 or the dataset's weight */
     float *weight;
     /* [n_tok] hash of the sample's index in the dataset and the token's index in it: key of random numbers */
     uint64_t *token_key;
     int64_t *sample; /* [n_samples] index in the dataset, over all its files in order */
-    /* [n_images, image_nbytes] images of a vision-language model, each for one or several sequences (both texts of a
-     * pair). RGB bytes row by row, or features, if the model takes them (vision.h). NULL: no space for images */
-    uint8_t *pixels;
-    int32_t n_images, max_images;
-    size_t image_nbytes;
     /* The tokens with a target, ascending, and the number of them before each sequence. Weights and log-probabilities
      * have one element per target, in this order. */
     int32_t *target_row; /* [n_target] */
@@ -60,14 +56,13 @@ typedef struct dt_batch {
  *
  *  DT_ERR_ARG: max_tok or max_seq below 1. DT_ERR_MEMORY. */
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
-/** Allocate space for images, counted in ledger and freed by dt_batch_free. DT_ERR_ARG, DT_ERR_MEMORY. */
-dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger);
-/** Add an extension, zeroed, counted in ledger and freed by dt_batch_free. form: borrowed. DT_ERR_MEMORY. */
-dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, dt_ledger *ledger);
+/** Add an extension, its arrays zeroed, counted in ledger and freed by dt_batch_free. form: borrowed; sizes: initial
+ *  values of its structure, NULL: zeros. DT_ERR_MEMORY. */
+dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, const void *sizes, dt_ledger *ledger);
 /** The structure of an extension; NULL: the batch has none of this form. */
 void *dt_batch_extension(const dt_batch *b, const dt_extension_form *form);
 /** Bytes that dt_batch_extend allocates; 0 for form NULL. */
-size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq);
+size_t dt_extension_nbytes(const dt_extension_form *form, const void *sizes, int32_t max_seq);
 /** Free the arrays and subtract them from the same ledger. Safe on {0}; leaves {0}. */
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 /** Bytes that dt_batch_alloc allocates. */

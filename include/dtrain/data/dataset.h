@@ -6,7 +6,7 @@
 #define DTRAIN_DATASET_H
 
 #include "dtrain/config/config_keys.h"
-#include "dtrain/core/token_batch.h"
+#include "dtrain/image/batch_images.h"
 #include "dtrain/image/image.h"
 
 /* ---- reading a file ---------------------------------------------------------------------------------------------- */
@@ -35,8 +35,16 @@ typedef struct dt_batch_labels {
 } dt_batch_labels;
 /** The labels of a batch of a kind with answers. Local. */
 const dt_batch_labels *dt_labels_of(const dt_batch *b);
-/** Bytes that a kind adds to a batch. Local. */
-size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq);
+/** The largest batch of a kind. */
+typedef struct dt_kind_batch {
+    dt_dataset_kind kind;
+    int32_t max_tok, max_seq, max_images;
+    size_t image_nbytes;
+} dt_kind_batch;
+/** Allocate it with its extensions. b: out, freed with dt_batch_free. Local. DT_ERR_ARG, DT_ERR_MEMORY. */
+dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *ledger);
+/** Bytes that dt_kind_batch_alloc allocates. Local. */
+size_t dt_kind_batch_nbytes(const dt_kind_batch *most);
 
 /** Common properties of a dataset's images. In a text, an image is a run of one placeholder token. */
 typedef struct dt_image_form {

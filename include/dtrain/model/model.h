@@ -10,7 +10,7 @@
 #ifndef DTRAIN_MODEL_H
 #define DTRAIN_MODEL_H
 
-#include "dtrain/core/token_batch.h"
+#include "dtrain/image/batch_images.h"
 #include "dtrain/config/config.h"
 #include "dtrain/device/device.h"
 #include "dtrain/core/unit.h"

@@ -337,6 +337,8 @@ const dt_data_info *dt_task_warned_data(const dt_task *t);
 void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features, if vision.feature_cache makes batches contain them; 0: they contain images. Local. */
 size_t dt_task_feature_nbytes(const dt_task *t);
+/** Bytes of an image in a batch, or of its features; 0: the model has no vision tower. Local. */
+size_t dt_task_image_nbytes(const dt_task *t);
 /** If batches contain features: compute those that vision.feature_cache lacks, with the tower's current weights in
  *  t->zero, and pass them to t->train and t->valid. Call it again when other weights are loaded. Collective, agreed.
  *  DT_ERR_DATA, DT_ERR_WRITE, DT_ERR_STOP. */

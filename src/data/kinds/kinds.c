@@ -16,14 +16,25 @@ const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
     return dt_choices(text, DT_KIND_NAMES_SIZE, name, DT_N_DATASET_KINDS);
 }
 
-const dt_extension_form *dt_kind_extension(dt_dataset_kind kind)
+/* What the samples of a kind add to batches; NULL: nothing. */
+static const dt_extension_form *extension_of(dt_dataset_kind kind)
 {
     return kinds[kind]->samples ? kinds[kind]->samples->extension : NULL;
 }
 
-size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq)
+dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *ledger)
 {
-    return dt_extension_nbytes(dt_kind_extension(kind), max_seq);
+    const dt_extension_form *extension = extension_of(most->kind);
+    DT_TRY(dt_batch_alloc(b, most->max_tok, most->max_seq, ledger));
+    if (extension) DT_TRY(dt_batch_extend(b, extension, NULL, ledger));
+    return dt_batch_add_images(b, most->max_images, most->image_nbytes, ledger);
+}
+
+size_t dt_kind_batch_nbytes(const dt_kind_batch *most)
+{
+    return dt_batch_nbytes(most->max_tok, most->max_seq) +
+           dt_extension_nbytes(extension_of(most->kind), NULL, most->max_seq) +
+           dt_batch_images_nbytes(most->max_images, most->image_nbytes, most->max_seq);
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */

@@ -53,8 +53,6 @@ typedef struct dt_kind {
 
 /** The table of a kind. */
 const dt_kind *dt_kind_of(dt_dataset_kind kind);
-/** What the samples of a kind add to batches; NULL: nothing. */
-const dt_extension_form *dt_kind_extension(dt_dataset_kind kind);
 /** "tokens, sft, preference, prompts or unpaired", for messages. text: out. */
 enum { DT_KIND_NAMES_SIZE = 128 };
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE]);

@@ -133,20 +133,20 @@ static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_
 
 dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
 {
+    dt_batch_images *to = dt_images_of(b);
+    const int32_t room = to ? to->max - to->n : 0;
     int64_t first, n;
     DT_TRY(find_images(set->dataset, number, from, b, &first, &n));
-    DT_CHECK(n <= b->max_images - b->n_images, DT_ERR_DATA,
-             "%s: sample %" PRId64 ": %" PRId64 " images exceed the capacity of %d", set->dataset->path, number, n,
-             b->max_images - b->n_images);
-    if (n == 0) return DT_OK;
-    DT_TRY(read_for_batch(set->dataset, first, n, b->pixels + (size_t)b->n_images * b->image_nbytes, b->image_nbytes));
-    b->n_images += (int32_t)n;
-    return DT_OK;
+    DT_CHECK(n <= room, DT_ERR_DATA, "%s: sample %" PRId64 ": %" PRId64 " images exceed the capacity of %d",
+             set->dataset->path, number, n, room);
+    return to ? read_for_batch(set->dataset, first, n, dt_images_append(to, b->n_seq - 1, (int32_t)n), to->image_nbytes)
+              : DT_OK;
 }
 
 dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
 {
+    const dt_batch_images *to = dt_images_of(b);
     int64_t first, n;
-    b->first_image[b->n_seq - 1] = b->first_image[b->n_seq - 2];
+    if (to) to->first[b->n_seq - 1] = to->first[b->n_seq - 2];
     return find_images(set->dataset, number, from, b, &first, &n);
 }

@@ -99,22 +99,15 @@ static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weig
 /** The weight rounded to these units. The weights of a batch then add up exactly to the counted weight. */
 static inline float dt_weight_counted(float weight) { return (float)((double)dt_weight_fixed(weight) * 0x1p-20); }
 
-/** Begin a sequence at the end of the batch. */
-static inline void dt_fill_begin_sequence(dt_batch *b)
-{
-    b->first_image[b->n_seq] = b->n_images;
-    b->seq_start[b->n_seq++] = b->n_tok;
-}
-
 /** Append one document or record as a sequence of its own. ids, mask: [n]; mask NULL: every token is a
  *  target. Token t predicts token t + 1 if that is a target. The last token predicts nothing, and the
  *  first is never a target. ids may be the batch's own next slot. */
 void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight);
 
-/** Append the images of record `number` of the file, whose text starts at token `from` of the batch.
+/** Append the images of record `number` of the file, whose text, the batch's last sequence, starts at token `from`.
  *  DT_ERR_DATA: its placeholders do not match its images, or one is a target. */
 dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b);
-/** The same for a record's second text, the batch's last sequence. It shares the images of the sequence before. */
+/** The same for a record's second text. It shares the images of the sequence before. */
 dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b);
 
 /** Read tokens first .. first+n-1 (and their mask, if the file has one) and append them as dt_fill_document does. */

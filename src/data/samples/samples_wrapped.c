@@ -105,7 +105,7 @@ static dt_err rows_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_s
     const int64_t T = set->opt.seq_len;
     const int32_t base = b->n_tok, seq = b->n_seq;
     DT_TRY(dt_dataset_read_tokens(set->dataset, i * T, T + 1, scratch->ids));
-    dt_fill_begin_sequence(b);
+    b->seq_start[b->n_seq++] = b->n_tok;
     for (int64_t t = 0; t < T; t++) {
         b->token[base + t] = scratch->ids[t];
         b->target[base + t] = scratch->ids[t + 1];

@@ -9,15 +9,6 @@
 
 void *dt_patches_input(const dt_model *m, void *x) { return dt_exists(m->patches.pre.w) ? m->patches.x : x; }
 
-dt_err dt_patches_stage(dt_model *m, const dt_batch *b)
-{
-    struct tower_input *k = &m->patches;
-    const size_t nbytes = (size_t)b->n_images * k->image_nbytes;
-    if (nbytes == 0) return DT_OK;
-    memcpy(k->pixels.host, b->pixels, nbytes);
-    return dt_span_ahead(m, &k->pixels, nbytes);
-}
-
 static dt_err class_forward(const dt_model *m, const dt_param_view *w, void *x)
 {
     const struct tower_input *k = &m->patches;

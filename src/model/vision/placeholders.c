@@ -41,7 +41,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     int32_t n = 0;
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
     if (n == 0) return DT_OK;
-    const int64_t row = v->n_images > 0 ? b->first_image[s] * per_image : 0;
+    const int64_t row = v->n_images > 0 ? dt_images_of(b)->first[s] * per_image : 0;
     DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_shown(v), DT_ERR_DATA,
              "a sequence has %d placeholders (token %d): expected at most %" PRId64 " images of %" PRId64
              " placeholders each",

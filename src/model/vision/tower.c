@@ -129,14 +129,13 @@ void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row)
 
 /* One sequence of positions per image, sorted by position, then by image. Dropout uses the keys of the tokens that
  * refer to the image. */
-static void fill_batch(const dt_model *m, const uint8_t *pixels, const dt_batch *shown_by)
+static void fill_batch(const dt_model *m, const dt_batch *shown_by)
 {
     const struct vision *v = m->vision;
     dt_batch *b = &m->vision->tower.batch;
     const int32_t P = (int32_t)v->config->n_rows, N = v->n_images;
-    b->n_seq = b->n_images = N;
+    b->n_seq = N;
     b->n_tok = N * P;
-    b->pixels = (uint8_t *)pixels;
     for (int32_t i = 0; i < N; i++) {
         const int64_t row = (int64_t)i * v->config->n_tokens;
         const uint64_t key = shown_by ? shown_by->token_key[dt_placeholders_first(m, row)] : 0;
@@ -152,14 +151,13 @@ static void fill_batch(const dt_model *m, const uint8_t *pixels, const dt_batch 
 
 static int64_t n_gathered(const struct vision *v) { return dt_vision_rows(v) * squared(v->config->projector.shuffle); }
 
-dt_err dt_tower_forward(dt_model *m, const uint8_t *pixels, const dt_batch *shown_by)
+dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by)
 {
     struct vision *v = m->vision;
     struct tower *t = &v->tower;
-    fill_batch(m, pixels, shown_by);
+    fill_batch(m, shown_by);
     const dt_err err = dt_model_forward(t->model, &t->batch, m->train && t->model->opt.training, m->step);
-    t->batch.pixels = NULL; /* pixels belong to the caller */
-    *m->in_use = m;         /* the language model has not yet used the activations that the tower borrows */
+    *m->in_use = m; /* the language model has not yet used the activations that the tower borrows */
     if (err != DT_OK || v->n_images == 0) return err;
     return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->x, n_gathered(v), t->model->C, m->opt.dtype,
                                m->stream);

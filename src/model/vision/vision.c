@@ -125,37 +125,37 @@ void dt_vision_close(dt_model *m)
 
 /* ---- a batch ----------------------------------------------------------------------------------------------------- */
 
-static dt_err check_images(const dt_model *m, const dt_batch *b)
+static dt_err check_images(const dt_model *m, const dt_batch_images *i)
 {
     const struct vision *v = m->vision;
     const size_t features = dt_vision_feature_nbytes(v->config, m->opt.dtype);
     const bool given = m->opt.features_given;
     DT_EXPECT(v->n_images >= 0 && v->n_images <= m->opt.max_images);
-    DT_CHECK(!given || v->n_images == 0 || b->image_nbytes == features, DT_ERR_DATA,
-             "features of %zu bytes per image, but the model's projector expects %zu", b->image_nbytes, features);
-    DT_CHECK(given || v->n_images == 0 || b->image_nbytes == v->tower.model->patches.image_nbytes, DT_ERR_DATA,
+    DT_CHECK(!given || v->n_images == 0 || i->image_nbytes == features, DT_ERR_DATA,
+             "features of %zu bytes per image, but the model's projector expects %zu", i->image_nbytes, features);
+    DT_CHECK(given || v->n_images == 0 || i->image_nbytes == v->tower.model->patches.image_nbytes, DT_ERR_DATA,
              "images of %zu bytes, but the model's tower expects %" PRId64 " x %" PRId64 " pixels of 3 bytes",
-             b->image_nbytes, v->config->image_size, v->config->image_size);
+             i->image_nbytes, v->config->image_size, v->config->image_size);
     return DT_OK;
 }
 
-static dt_err stage_features(dt_model *m, const dt_batch *b)
+/* Queue the copy of n images, or of their features. */
+static dt_err stage_images(const dt_model *m, const struct span *to, const uint8_t *images, size_t nbytes)
 {
-    struct vision *v = m->vision;
-    const size_t nbytes = (size_t)v->n_images * b->image_nbytes;
-    if (!m->opt.features_given || nbytes == 0) return DT_OK;
-    memcpy(v->features.host, b->pixels, nbytes);
-    return dt_span_ahead(m, &v->features, nbytes);
+    if (nbytes == 0) return DT_OK;
+    memcpy(to->host, images, nbytes);
+    return dt_span_ahead(m, to, nbytes);
 }
 
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
-    if (!v) return DT_OK;
-    v->n_images = b->pixels && b->n_tok > 0 ? b->n_images : 0;
-    DT_TRY(check_images(m, b));
+    const dt_batch_images *i = dt_images_of(b);
+    const struct span *to = m->opt.features_given ? &v->features : &v->tower.model->patches.pixels;
+    v->n_images = i && b->n_tok > 0 ? i->n : 0;
+    DT_TRY(check_images(m, i));
     DT_TRY(dt_placeholders_find(m, b));
-    DT_TRY(stage_features(m, b));
+    if (v->n_images > 0) DT_TRY(stage_images(m, to, i->pixels, (size_t)v->n_images * i->image_nbytes));
     return dt_projector_stage(m, b);
 }
 
@@ -163,8 +163,8 @@ dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
 {
     struct vision *v = m->vision;
     dt_param_view w;
-    if (!v || (!m->train && !b->pixels)) return DT_OK;
-    if (!m->opt.features_given) DT_TRY(dt_tower_forward(m, b->pixels, b));
+    if (!v || (!m->train && !dt_images_of(b))) return DT_OK;
+    if (!m->opt.features_given) DT_TRY(dt_tower_forward(m, b));
     dt_phase_enter(m->phase, "forward", m->units[v->projector.unit].name);
     DT_TRY(dt_params_acquire(m, v->projector.unit, &w));
     if (v->n_images > 0) DT_TRY(dt_projector_forward(m, &w));
@@ -193,9 +193,12 @@ dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *fe
     struct vision *v = m->vision;
     DT_EXPECT(v);
     DT_EXPECT(n >= 0 && n <= m->opt.max_images);
+    const struct tower_input *k = &v->tower.model->patches;
     m->train = m->have_hidden = m->have_dx = false;
     v->n_images = n;
-    DT_TRY(dt_tower_forward(m, pixels, NULL));
+    DT_TRY(dt_span_wait(m, &m->tokens_span));
+    DT_TRY(stage_images(m, &k->pixels, pixels, (size_t)n * k->image_nbytes));
+    DT_TRY(dt_tower_forward(m, NULL));
     *m->in_use = NULL; /* the tower has overwritten the model's activations */
     if (n == 0) return DT_OK;
     DT_TRY(

@@ -57,7 +57,7 @@ struct projector {
 struct run {
     int64_t first, row, n;
 };
-/** Placeholders of the batch, on the host. Their positions, rows and order by row: struct image. */
+/** Placeholders of the batch, on the host. Their positions, rows and order by row: struct tokens. */
 struct placeholders {
     int64_t n;       /* S, or more if sequences share an image */
     struct run *run; /* [max_seq], n_runs used */
@@ -87,9 +87,9 @@ void dt_tower_close(dt_model *m);
 /** Row (I, J) of the projector's input is the concatenation of patches (I f + a, J f + b), a outermost; without a class
  *  token. */
 void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row);
-/** pixels [n_images, S, S, 3] on the host -> x. shown_by: the batch with the placeholders; NULL: none, and no dropout.
- *  All ranks call it at the same point, with or without images. */
-dt_err dt_tower_forward(dt_model *m, const uint8_t *pixels, const dt_batch *shown_by);
+/** The tower's pixels, n_images of them on their way to the device, -> x. shown_by: the batch with the placeholders;
+ *  NULL: none, and no dropout. All ranks call it at the same point, with or without images. */
+dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by);
 dt_err dt_tower_backward(const dt_model *m); /* input: dx */
 
 dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit);
@@ -119,7 +119,8 @@ dt_err dt_vision_size(const dt_model *m, const dt_unit *units, int n_units, int 
 /** Add the allocations of dt_vision_open to the plan. */
 dt_err dt_vision_plan(const dt_model *m, const dt_unit *units, int n_units, int first, dt_memory *plan);
 void dt_vision_close(dt_model *m);
-/** Find the placeholders of a batch and queue the copies that precede a pass. DT_ERR_DATA. */
+/** The part of dt_model_stage_batch for a model with a vision part: find the placeholders of a batch, and queue the
+ *  copies of its images. DT_ERR_DATA. */
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b);
 /** Compute the language model's rows from the batch's images. All ranks call it at the same point of a pass: always in
  *  training, otherwise if batches can have images, which is the same on all ranks. */

@@ -161,16 +161,13 @@ static dt_err put_images(stand_in *s, int64_t seq_len)
     for (int32_t i = 0; v && i < b->n_tok; i++)
         if (b->token[i] == v->image_token) b->token[i] = (v->image_token + 1) % V;
     if (!v || most == 0) return DT_OK;
-    const size_t features = dt_task_feature_nbytes(&s->run->task),
-                 nbytes = features ? features : dt_image_nbytes(v->image_size);
-    DT_TRY(dt_batch_alloc_images(b, most, nbytes, &s->ledger));
-    memset(b->pixels, 0, (size_t)most * nbytes);
+    DT_TRY(dt_batch_add_images(b, most, dt_task_image_nbytes(&s->run->task), &s->ledger));
+    dt_batch_images *images = dt_images_of(b);
     for (int32_t q = 0; q < b->n_seq; q++) {
-        const int32_t n = (int32_t)dt_min_i64(most - b->n_images, seq_len / v->n_tokens);
+        const int32_t n = (int32_t)dt_min_i64(most - images->n, seq_len / v->n_tokens);
         for (int64_t t = q * seq_len; t < q * seq_len + n * v->n_tokens; t++)
             b->token[t] = v->image_token, b->target[t] = -1, b->weight[t] = 0;
-        b->first_image[q] = b->n_images;
-        b->n_images += n;
+        dt_images_append(images, q, n);
     }
     return DT_OK;
 }
@@ -275,7 +272,7 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
     DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
-    f->images = (double)s.batch.n_images * (double)n_micro * with->nranks;
+    f->images = (double)dt_n_images_of(&s.batch) * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
         f->weight = i;
         err = step(&s, f, n_micro);

@@ -1,0 +1,39 @@
+/* batch_images.h - the images of a batch, an extension (token_batch.h). The loader and the decoder fill it, the vision
+ * part of the model reads it, and batches of text do not have it. Every function is Local. */
+#ifndef DTRAIN_BATCH_IMAGES_H
+#define DTRAIN_BATCH_IMAGES_H
+
+#include "dtrain/core/token_batch.h"
+
+/** Images, each for one or several sequences (both texts of a pair). An image is RGB bytes row by row, or features, if
+ *  the model takes them (vision.h). */
+typedef struct dt_batch_images {
+    int32_t n, max;
+    size_t image_nbytes;
+    uint8_t *pixels; /* [n, image_nbytes] */
+    int32_t *first;  /* [n_seq] image of the first run of placeholders; later runs take the images after it */
+    bool absent;     /* no rank has images in this pass, so no rank runs the tower */
+} dt_batch_images;
+
+/** Add space for at most max images, counted in ledger and freed by dt_batch_free; no operation for max 0.
+ *  DT_ERR_ARG, DT_ERR_MEMORY. */
+dt_err dt_batch_add_images(dt_batch *b, int32_t max, size_t image_nbytes, dt_ledger *ledger);
+/** Bytes that dt_batch_add_images allocates for a batch of at most max_seq sequences. */
+size_t dt_batch_images_nbytes(int32_t max, size_t image_nbytes, int32_t max_seq);
+/** The images of a batch, maybe 0 of them; NULL: it has no space for images, or they are absent. */
+dt_batch_images *dt_images_of(const dt_batch *b);
+/** Their number. */
+int32_t dt_n_images_of(const dt_batch *b);
+/** Remove them. */
+void dt_images_clear(dt_batch *b);
+
+/** Append n images, those of sequence `seq`. Returns the address of the first. */
+static inline uint8_t *dt_images_append(dt_batch_images *i, int32_t seq, int32_t n)
+{
+    uint8_t *to = i->pixels + (size_t)i->n * i->image_nbytes;
+    i->first[seq] = i->n;
+    i->n += n;
+    return to;
+}
+
+#endif
