@@ -74,9 +74,10 @@ expect "no room includes another's private header" test ! -s "$out"
 grep -rhoE '^\} dt_[a-z0-9_]+;' include src --include='*.[ch]' | sort | uniq -d >"$out"
 expect "no type's name has two meanings" test ! -s "$out"
 
-# Modules ask for an axis of the mesh. The rank and size of the whole run are known to comm and main.
-grep -rnE '(\bcomm(->|\.)|world\.)(rank|nranks|size)\b|MPI_COMM_WORLD|mesh\.world' src include --include='*.[ch]' | grep -vE '^(src/(comm|main)|include/dtrain/comm)/' >"$out"
-expect "comm and main alone know the rank and size of the run" test ! -s "$out"
+# Modules ask for an axis of the mesh. The ranks and nodes of the whole run are known to comm and main. comm.h has functions for what does not
+# depend on axes, such as the resources of a node; each says what it is for.
+grep -rnE '(\bcomm(->|\.)|world\.)(rank|nranks|size|local_rank|local_nranks|node|n_nodes)\b|MPI_COMM_WORLD|mesh\.world|dt_comm_all\([^,;]*\)->' src include --include='*.[ch]' | grep -vE '^(src/(comm|main)|include/dtrain/comm)/' >"$out"
+expect "comm and main alone know the ranks and nodes of the run" test ! -s "$out"
 
 grep -rlE '#include <mpi\.h>' src include --include='*.[ch]' | grep -v '^src/comm/' >"$out"
 expect "mpi.h is included by comm alone" test ! -s "$out"

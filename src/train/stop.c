@@ -38,7 +38,7 @@ void run_stop_open(dt_run *run)
 
 void run_stop_estimate(dt_run *run)
 {
-    run->save_s = fmax(run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * run->comm->n_nodes), run->load_s);
+    run->save_s = fmax(run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * dt_comm_nodes(run->comm)), run->load_s);
     if (run->deadline_s > 0) { /* the estimate must not consume a short run */
         const double left = run->deadline_s - dt_now_s();
         if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
