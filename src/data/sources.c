@@ -248,7 +248,7 @@ static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_opt
     return dt_mistakes_end(&mistakes);
 }
 
-/* Share of flagged samples. A file without samples may count for the entry after its own. */
+/* Share of flagged samples, by the weights of the entries. A file without samples adds nothing to any entry. */
 static double flagged_share(const dt_sources *s)
 {
     double flagged = 0, all = 0;

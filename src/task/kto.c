@@ -79,8 +79,8 @@ static void check(dt_task *t)
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
 }
 
-/* The usual range of the weights of all good answers, divided by those of all bad ones, is equation 8 of the paper.
- * Within a factor of 2 of it the choice matters little. */
+/* Equation 8 of the paper: the weights of all good answers add up to 1 to 4/3 times those of all bad ones. Within a
+ * factor of 2 of this range the choice matters little. */
 static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *info)
 {
     const double low = 1, high = 4.0 / 3, good = k->weight[GOOD] * info->flagged_share,
