@@ -51,7 +51,7 @@ expect chosen_metrics_png_is_whole is_png "$tmp/named.png"
 mkdir "$tmp/aligned"
 awk 'BEGIN { for (s = 1; s <= 30; s++) printf "{\"step\": %d, \"loss\": %g, \"grpo/reward\": %g, \"grpo/rewards/accuracy/mean\": %g, \"grpo/kl\": %g, \"dpo/rewards/margins\": %g, \"dpo/lambda\": %g, \"grpo/completions/mean_length\": %g, \"grpo/completions/clipped_ratio\": 0.5}\n", s, 1 / s, s / 30, s / 40, s / 50, s, 1 + s, 20 + s }' >"$tmp/aligned/metrics.jsonl"
 ends a_run_that_aligns_is_drawn 0 run 0 ./dtrain-plot -o "$tmp/aligned.svg" "$tmp/aligned"
-for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the reference' lambda 'tokens of a completion' 'share of truncated completions'; do
+for label in reward 'rewards/accuracy/mean' 'rewards of answers' 'KL to the reference' lambda 'tokens of a completion' 'share of truncated completions'; do
     expect "with $label" grep -qF ">$label" "$tmp/aligned.svg"
 done
 expect "metrics without values have no axis" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"

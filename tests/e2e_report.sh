@@ -47,6 +47,12 @@ expect "and the validation, and that the run has ended" test "$(grep -c '^dtrain
 ends "a run for a collector" 0 train 1 prom2 $prom log.prometheus_path="$tmp/node.prom"
 expect "leaves no file to it" test ! -e "$tmp/node.prom" -a ! -e "$tmp/node.prom.part" -a ! -e "$tmp/prom2/metrics.prom"
 ends_saying "a name that it would not read: 64" 64 'prometheus_path: expected the name of a file that ends in .prom' train 0 prom3 $prom --check log.prometheus_path="$tmp/node"
+eval_alone() { run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$(newest plain)" data.validation="$tmp/valid.h5" "$@"; }
+ends "an evaluation without a directory" 0 eval_alone log.report_to=stdout,csv,prometheus
+expect_text "warns of a sink that writes nothing" 'report_to: prometheus writes nothing, because run.output_dir or log.prometheus_path is not set'
+is "once for each sink" "$(grep -c 'writes nothing' "$out")" 2
+ends "with a path of its own" 0 eval_alone log.report_to=stdout,prometheus log.prometheus_path="$tmp/eval.prom"
+expect "there is no warning" sh -c '! grep -q "writes nothing" "$1"' sh "$out"
 mkdir "$tmp/node.prom"
 ends_saying "a file that cannot be written: 74" 74 'node.prom: ' train 2 prom4 $prom log.prometheus_path="$tmp/node.prom"
 

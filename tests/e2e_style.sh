@@ -74,9 +74,10 @@ expect "no room includes another's private header" test ! -s "$out"
 grep -rhoE '^\} dt_[a-z0-9_]+;' include src --include='*.[ch]' | sort | uniq -d >"$out"
 expect "no type's name has two meanings" test ! -s "$out"
 
-# Modules ask for an axis of the mesh. The rank and size of the whole run are known to comm and main.
-grep -rnE '(\bcomm(->|\.)|world\.)(rank|nranks|size)\b|MPI_COMM_WORLD|mesh\.world' src include --include='*.[ch]' | grep -vE '^(src/(comm|main)|include/dtrain/comm)/' >"$out"
-expect "comm and main alone know the rank and size of the run" test ! -s "$out"
+# Modules ask for an axis of the mesh. The ranks and nodes of the whole run are known to comm and main. comm.h has functions for what does not
+# depend on axes, such as the resources of a node; each says what it is for.
+grep -rnE '(\bcomm(->|\.)|world\.)(rank|nranks|size|local_rank|local_nranks|node|n_nodes)\b|MPI_COMM_WORLD|mesh\.world|dt_comm_all\([^,;]*\)->' src include --include='*.[ch]' | grep -vE '^(src/(comm|main)|include/dtrain/comm)/' >"$out"
+expect "comm and main alone know the ranks and nodes of the run" test ! -s "$out"
 
 grep -rlE '#include <mpi\.h>' src include --include='*.[ch]' | grep -v '^src/comm/' >"$out"
 expect "mpi.h is included by comm alone" test ! -s "$out"
@@ -86,4 +87,12 @@ families=$(grep -oE 'TYPE\([a-z0-9_]+\)' include/dtrain/config/model_types.h | s
 expect "there are families" test -n "$families"
 grep -rnE "family *[!=]=|dt_family_($families)|\"($families)\"|tower *[!=]= *&" src include cuda | grep -vE '^src/(model/families|tokenizer|chat)/|^src/io/hub\.c:|^[^:]*:[0-9]*:(/\*| \*)' >"$out"
 expect "nothing but its file and the list names a model family" test ! -s "$out"
+
+# Operations of devices (CONTRIBUTING.md, "Adding a device operation").
+sed -nE 's/^DT_OP[A-Z_]*\(([a-z0-9_]+),.*/\1/p' include/dtrain/device/op_list.h >"$tmp/operations"
+expect "there are operations" test "$(wc -l <"$tmp/operations")" -gt 30
+while read -r op; do
+    grep -l "RUN($op," tests/test_device_*.c | grep -qv nothing || echo "$op: no RUN($op, ...) in tests/test_device_*.c"
+done <"$tmp/operations" >"$out"
+expect "every operation is compared with a plain loop" test ! -s "$out"
 e2e_done

@@ -237,6 +237,36 @@ static bool send_recv_is_right(fixture *f, const dt_axis *a, size_t n, bool ring
     return ok;
 }
 
+/** Host values, which need no device: value k of rank r is r + k. */
+static bool host_values_are_right(const dt_axis *a)
+{
+    enum { N = 3, MAX_RANKS = 16 };
+    const int me = a->comm->rank;
+    int64_t sum[N], largest[N], least[N], sums = 0, low = INT64_MAX, high = -1;
+    double real[N];
+    uint64_t word[N], joined[MAX_RANKS] = {0};
+    for (int k = 0; k < N; k++)
+        sum[k] = largest[k] = least[k] = me + k, real[k] = 0.5 * (me + k), word[k] = -(uint64_t)(me + k);
+    joined[a->rank] = ~(uint64_t)me;
+    for (int i = 0; i < a->size; i++) {
+        const int r = a->member[i];
+        sums += r, low = r < low ? r : low, high = r > high ? r : high;
+    }
+    bool ok = dt_comm_reduce_host_i64(a, sum, N, DT_SUM) == DT_OK;
+    ok = dt_comm_reduce_host_i64(a, largest, N, DT_MAX) == DT_OK && ok;
+    ok = dt_comm_reduce_host_i64(a, least, N, DT_MIN) == DT_OK && ok;
+    ok = dt_comm_reduce_host_f64(a, real, N, DT_SUM) == DT_OK && ok;
+    ok = dt_comm_sum_host_u64(a, word, N) == DT_OK && ok;
+    ok = dt_comm_join_host(a, joined, sizeof joined) == DT_OK && ok;
+    for (int k = 0; k < N; k++) {
+        const int64_t all = sums + (int64_t)k * a->size;
+        ok = ok && sum[k] == all && largest[k] == high + k && least[k] == low + k && word[k] == -(uint64_t)all &&
+             real[k] == 0.5 * (double)all;
+    }
+    for (int i = 0; i < MAX_RANKS; i++) ok = ok && joined[i] == (i < a->size ? ~(uint64_t)a->member[i] : 0);
+    return ok;
+}
+
 /** All collectives, of n elements or bytes. */
 static bool axis_works(fixture *f, const dt_axis *a, int64_t n)
 {
@@ -270,6 +300,20 @@ TEST(collectives_on_every_axis_are_right)
         }
 }
 
+TEST(host_values_are_combined_on_every_axis)
+{
+    fixture *f = *state;
+    for (int l = 0; l < 2; l++)
+        for (int s = 0; s < N_SHAPES; s++) {
+            if (!open_mesh(f, &kinds[l], &shapes[s])) continue;
+            f->comm.check = l == 0;
+            for (int i = 0; i < DT_N_AXES; i++)
+                assert_all(MPI_COMM_WORLD, host_values_are_right(&f->comm.mesh.axis[i]));
+            f->comm.check = false;
+            close_layout(f);
+        }
+}
+
 /** More than the pinned buffer holds at a time, and more than one message of MPI. */
 TEST(large_exchanges_take_several_messages)
 {
@@ -287,6 +331,8 @@ TEST(large_exchanges_take_several_messages)
         assert_all(MPI_COMM_WORLD, all_to_all_is_right(f, a, 4097, true));
         assert_all(MPI_COMM_WORLD, all_to_all_is_right(f, a, 1000, false));
         assert_all(MPI_COMM_WORLD, send_recv_is_right(f, a, 4097, true));
+        assert_all(MPI_COMM_WORLD, broadcast_is_right(f, a, 200001, a->size - 1));
+        assert_all(MPI_COMM_WORLD, all_reduce_is_right(f, a, DT_F32, 20011, false));
         close_layout(f);
     }
 }
@@ -394,6 +440,40 @@ TEST(contracts_are_checked)
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
     assert_fails(dt_comm_mesh(&f->comm, &none), DT_ERR_ARG, "");
     dt_comm_close(&f->comm);
+}
+
+/** The message of a shape that does not fit; afterwards the mesh is as before. */
+static void refuses(const char *nodes, dt_mesh_shape shape, const char *want)
+{
+    dt_comm comm = {0};
+    setenv("DTRAIN_FAKE_NODES", nodes, 1);
+    assert_int_equal(dt_comm_open(&comm), DT_OK);
+    const dt_mesh before = comm.mesh;
+    const bool ok = dt_comm_mesh(&comm, &shape) == DT_ERR_USAGE && strstr(dt_error_message(), want) &&
+                    memcmp(&before, &comm.mesh, sizeof before) == 0;
+    if (!ok) print_error("expected `%s`, found `%s`\n", want, dt_error_message());
+    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, ok);
+    dt_comm_close(&comm);
+}
+
+TEST(shapes_that_do_not_fit_name_ranks_and_teams)
+{
+    int n;
+    char want[128];
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    snprintf(want, sizeof want, "%d rank%s cannot be divided into teams of %d x 1 (tensor x context parallel)", n,
+             n == 1 ? "" : "s", n + 1);
+    refuses("", (dt_mesh_shape){n + 1, 1, false}, want);
+    snprintf(want, sizeof want, "cannot be divided into teams of 1 x %d (", 2 * n);
+    refuses("", (dt_mesh_shape){1, 2 * n, false}, want);
+    refuses("", (dt_mesh_shape){1 << 16, 1 << 16, false}, "cannot be divided into teams of 65536 x 65536 (");
+    if (n == 3)
+        refuses("2", (dt_mesh_shape){1, 1, true}, "3 ranks are spread unevenly over 2 nodes, from 1 to 2 per node: ");
+    if (n == 2)
+        refuses("2", (dt_mesh_shape){2, 1, true}, "the 1 rank of a node cannot be divided into teams of 2 x 1 ");
+    if (n == 4)
+        refuses("2", (dt_mesh_shape){2, 2, true}, "the 2 ranks of a node cannot be divided into teams of 2 x 2 ");
 }
 
 int main(int argc, char **argv)

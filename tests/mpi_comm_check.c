@@ -75,12 +75,12 @@ static dt_err then_vote(fixture *f)
 static dt_err more_values(fixture *f)
 {
     int64_t values[2] = {0};
-    return dt_comm_reduce_host_i64(&f->comm, values, 2, DT_SUM);
+    return dt_comm_reduce_host_i64(dt_comm_all(&f->comm), values, 2, DT_SUM);
 }
 static dt_err one_value(fixture *f)
 {
     int64_t values[2] = {0};
-    return dt_comm_reduce_host_i64(&f->comm, values, 1, DT_SUM);
+    return dt_comm_reduce_host_i64(dt_comm_all(&f->comm), values, 1, DT_SUM);
 }
 
 typedef struct difference {

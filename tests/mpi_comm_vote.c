@@ -150,25 +150,25 @@ TEST(host_values_are_reduced)
     dt_comm *c = *state;
     const int64_t n = c->nranks;
     int64_t i64[2] = {c->rank, -c->rank};
-    assert_all(MPI_COMM_WORLD,
-               dt_comm_reduce_host_i64(c, i64, 2, DT_SUM) == DT_OK && i64[0] == n * (n - 1) / 2 && i64[1] == -i64[0]);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(c), i64, 2, DT_SUM) == DT_OK &&
+                                   i64[0] == n * (n - 1) / 2 && i64[1] == -i64[0]);
     i64[0] = c->rank;
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MAX) == DT_OK && i64[0] == n - 1);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(c), i64, 1, DT_MAX) == DT_OK && i64[0] == n - 1);
     i64[0] = c->rank + 5;
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, i64, 1, DT_MIN) == DT_OK && i64[0] == 5);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(c), i64, 1, DT_MIN) == DT_OK && i64[0] == 5);
     double f64 = c->rank + 0.5;
     assert_all(MPI_COMM_WORLD,
-               dt_comm_reduce_host_f64(c, &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
+               dt_comm_reduce_host_f64(dt_comm_all(c), &f64, 1, DT_SUM) == DT_OK && f64 == (double)n * (double)n / 2.0);
     uint64_t u64 = UINT64_MAX - 1; /* -2 modulo 2^64 */
-    assert_all(MPI_COMM_WORLD, dt_comm_sum_host_u64(c, &u64, 1) == DT_OK && u64 == 0 - 2 * (uint64_t)n);
+    assert_all(MPI_COMM_WORLD, dt_comm_sum_host_u64(dt_comm_all(c), &u64, 1) == DT_OK && u64 == 0 - 2 * (uint64_t)n);
     double parts[8] = {0}; /* one number of each rank, NaN and -0 among them */
     for (int i = 0; i < 8; i++)
         if (i % c->nranks == c->rank) parts[i] = i == 3 ? (double)NAN : i == 5 ? -0.0 : 0.1 * i;
-    bool joined = dt_comm_join_host(c, parts, sizeof parts) == DT_OK;
+    bool joined = dt_comm_join_host(dt_comm_all(c), parts, sizeof parts) == DT_OK;
     for (int i = 0; i < 8; i++)
         joined &= i == 3 ? isnan(parts[i]) : parts[i] == (i == 5 ? 0 : 0.1 * i) && signbit(parts[i]) == (i == 5);
     assert_all(MPI_COMM_WORLD, joined);
-    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(c, NULL, 0, DT_SUM) == DT_OK);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(c), NULL, 0, DT_SUM) == DT_OK);
 }
 
 /** The same loop splits above INT_MAX; a limit of a few bytes shows it at sizes on both sides of every boundary. */

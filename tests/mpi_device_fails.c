@@ -40,7 +40,8 @@ static bool joins_no_values(dt_comm *c)
     dt_vote vote = {.failed_rank = -1};
     return refused(dt_comm_vote(c, &vote)) && refused(dt_comm_agree(c, DT_OK)) &&
            refused(dt_comm_agree(c, dt_fail(DT_ERR_DATA, "an error of before"))) &&
-           refused(dt_comm_reduce_host_i64(c, &n, 1, DT_SUM)) && refused(dt_comm_reduce_host_f64(c, &x, 1, DT_MAX)) &&
+           refused(dt_comm_reduce_host_i64(dt_comm_all(c), &n, 1, DT_SUM)) &&
+           refused(dt_comm_reduce_host_f64(dt_comm_all(c), &x, 1, DT_MAX)) &&
            refused(dt_comm_broadcast_host(c, &n, sizeof n, 0)) && refused(dt_comm_share_text(c, &text, NULL)) &&
            refused(dt_comm_find_devices(c, c->dev));
 }

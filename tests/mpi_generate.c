@@ -99,8 +99,8 @@ TEST(unequal_ranks_run_equally_many_passes)
         int64_t least = f.n_calls, most = f.n_calls;
         bool finished = f.n_calls > 0;
         for (int i = 0; i < w.n_mine; i++) finished &= w.mine[i]->finish == DT_FINISH_LENGTH;
-        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(&comm, &least, 1, DT_MIN) == DT_OK);
-        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(&comm, &most, 1, DT_MAX) == DT_OK);
+        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(&comm), &least, 1, DT_MIN) == DT_OK);
+        assert_all(MPI_COMM_WORLD, dt_comm_reduce_host_i64(dt_comm_all(&comm), &most, 1, DT_MAX) == DT_OK);
         assert_all(MPI_COMM_WORLD, finished && least == most);
         assert_all(MPI_COMM_WORLD, !alone || comm.rank == 0 || f.n_empty == f.n_calls);
     }

@@ -12,6 +12,7 @@
  * numbers agree up to rounding. */
 #include "ranks.h"
 #include "dtrain/checkpoint/checkpoint.h"
+#include "../src/task/pairs.h"
 
 enum { C = 8, F = 16, T = 8, N_SEQUENCES = 4, N_STEPS = 6, N_SAVED = 3, N_UNITS = 3 };
 enum { Q, K, V, GAIN, UP, DOWN, BIAS, N_TENSORS };
@@ -337,7 +338,7 @@ static dt_err train(fixture *f, int first, int last, double *squares)
             DT_TRY(give_gradients(f, &src));
         }
         DT_TRY(dt_zero_grad_sum_squares(f->z, squares));
-        DT_TRY(dt_comm_reduce_host_f64(&f->comm, squares, 1, DT_SUM));
+        DT_TRY(dt_comm_reduce_host_f64(dt_comm_all(&f->comm), squares, 1, DT_SUM));
         dt_optimizer_step one_step = settings;
         one_step.t = step;
         DT_TRY(dt_zero_update(f->z, &one_step, NULL));
@@ -453,6 +454,30 @@ TEST(both_together_train_like_one_rank)
 {
     static const dt_mesh_shape shapes[] = {{2, 2, false}};
     check_shapes(shapes, 1);
+}
+
+/** Ranks of tp and cp have the values of the same samples. A sum over all ranks would count each several times. */
+TEST(values_of_samples_are_added_once)
+{
+    static const dt_mesh_shape shapes[] = {{1, 1, false}, {2, 1, false}, {1, 2, false}, {2, 2, false}};
+    enum { PER_RANK = 3, MAX_SAMPLES = 4 * PER_RANK };
+    dt_ledger ledger = {0};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        dt_comm comm = {0};
+        double x[MAX_SAMPLES] = {0};
+        bool ok = dt_comm_open(&comm) == DT_OK;
+        const int inner = shapes[s].tp * shapes[s].cp;
+        if (comm.nranks % inner == 0) {
+            ok = ok && dt_comm_mesh(&comm, &shapes[s]) == DT_OK;
+            const dt_axis *data = &comm.mesh.data;
+            const dt_task t = {.comm = &comm, .data = data, .ledger = &ledger};
+            for (int i = 0; i < PER_RANK; i++) x[data->rank * PER_RANK + i] = 1 + data->rank * PER_RANK + i;
+            ok = ok && answers_add_up(&t, x, (int64_t)data->size * PER_RANK) == DT_OK;
+            for (int i = 0; i < data->size * PER_RANK; i++) ok = ok && x[i] == 1 + i;
+        }
+        assert_all(MPI_COMM_WORLD, ok);
+        dt_comm_close(&comm);
+    }
 }
 
 MPI_TEST_MAIN(NULL, NULL)

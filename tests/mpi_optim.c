@@ -124,7 +124,7 @@ static dt_err take_step(trainer *t, int step)
     dt_zero_begin_micro(t->z, 0, 1);
     for (int u = 0, first = 0; u < N_UNITS; first += t->f->units[u++].n_tensors) DT_TRY(write_grads(t, u, first, step));
     DT_TRY(dt_zero_grad_sum_squares(t->z, &sum_squares));
-    DT_TRY(dt_comm_reduce_host_f64(&t->f->comm, &sum_squares, 1, DT_SUM));
+    DT_TRY(dt_comm_reduce_host_f64(dt_comm_all(&t->f->comm), &sum_squares, 1, DT_SUM));
     dt_optimizer_step with = t->settings;
     const double largest = t->cfg.optimizer_max_grad_norm;
     with.grad_scale = largest > 0 ? fmin(1, largest / (sqrt(sum_squares) + 1e-6)) : 1;

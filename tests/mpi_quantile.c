@@ -42,7 +42,7 @@ TEST(quantile_equals_that_of_all_values)
             int64_t n = 0;
             for (int64_t j = 0; j < n_all[i]; j++) /* parts of different sizes, some empty */
                 if ((int)(dt_mix64((uint64_t)j + 99) % 7 % (uint64_t)comm->nranks) == comm->rank) mine[n++] = number(j);
-            const bool ok = dt_quantile(comm, mine, n, share[k], &found) == DT_OK;
+            const bool ok = dt_quantile(&comm->mesh.data, mine, n, share[k], &found) == DT_OK;
             assert_all(MPI_COMM_WORLD, ok && found == expected_of(n_all[i], share[k]));
         }
 }
@@ -50,7 +50,7 @@ TEST(quantile_equals_that_of_all_values)
 TEST(quantile_of_no_values_is_nan)
 {
     float found = 0;
-    const bool ok = dt_quantile(*state, NULL, 0, 0.5f, &found) == DT_OK;
+    const bool ok = dt_quantile(&((dt_comm *)*state)->mesh.data, NULL, 0, 0.5f, &found) == DT_OK;
     assert_all(MPI_COMM_WORLD, ok && isnan(found));
 }
 

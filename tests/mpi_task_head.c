@@ -128,7 +128,7 @@ static dt_err evaluate(dt_task *t, int64_t micro)
     how.all_on_first = false;
     const dt_err err = take(t, micro, &m);
     how.all_on_first = all_on_first;
-    return err == DT_OK ? dt_task_forward(t, &m) : err;
+    return err == DT_OK ? dt_task_forward(t, m.batch) : err;
 }
 
 static const dt_task_ops head_ops = {.name = "head",

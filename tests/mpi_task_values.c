@@ -186,7 +186,7 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 static dt_err evaluate(dt_task *t, int64_t micro)
 {
     fill(t, (int)micro);
-    return dt_task_forward(t, &(dt_micro){.batch = &((values_task *)t->self)->batch, .n_micro = 1});
+    return dt_task_forward(t, &((values_task *)t->self)->batch);
 }
 
 static const dt_task_ops values_ops = {.name = "values",

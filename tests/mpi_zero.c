@@ -370,8 +370,8 @@ static bool infinity_is_found(run *r, bool watched)
     if (err == DT_OK) err = sum_squares_of(r, &sum);
     const dt_nonfinite found = dt_zero_nonfinite(r->z);
     double values[2] = {sum, found.sum_unit};
-    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, values, 1, DT_SUM);
-    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, values + 1, 1, DT_MAX);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(dt_comm_all(comm), values, 1, DT_SUM);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(dt_comm_all(comm), values + 1, 1, DT_MAX);
     dt_zero_discard(r->z);
     return err == DT_OK && !isfinite(values[0]) && values[1] == 2 && found.own_unit == own;
 }

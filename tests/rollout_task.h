@@ -150,7 +150,7 @@ static dt_err policy_roll_out(dt_task *t, int64_t number)
     DT_TRY(dt_rollout_score(r, t, y->order, dt_rollout_policy, NULL, DT_SCORED_TARGETS, 0));
     for (int64_t i = 0; i < dt_rollout_n_rows(r); i++)
         y->rewards[i] = dt_rollout_is_mine(r, t, i) ? (dt_rollout_row_of(r, i)->number % 2 ? -1 : 1) : 0;
-    DT_TRY(dt_comm_join_host(t->comm, y->rewards, (size_t)dt_rollout_n_rows(r) * sizeof *y->rewards));
+    DT_TRY(dt_comm_join_host(t->data, y->rewards, (size_t)dt_rollout_n_rows(r) * sizeof *y->rewards));
     policy_look(t);
     return dt_rollout_write(r, t, 1, names, y->rewards, y->rewards);
 }

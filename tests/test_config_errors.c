@@ -129,6 +129,8 @@ static const struct {
      "dtype = bf16"},
     {"", "dpo.max_length=128", "command line: dpo.max_length: unknown key; max_length is seq_len in [data] here"},
     {"", "dpo.ref_model=start", "command line: dpo.ref_model: unknown key; ref_model is reference_path in [dpo] here"},
+    {"", "kto.ref_model_sync_steps=9",
+     "command line: kto.ref_model_sync_steps: unknown key; ref_model_sync_steps is sync_reference_steps in [kto] here"},
     {"", "grpo.ref_model=start",
      "command line: grpo.ref_model: unknown key; ref_model is reference_path in [grpo] here"},
     {"", "grpo.reward_model=judge", "command line: grpo.reward_model: use grpo.reward_funcs = model:DIRECTORY"},

@@ -249,6 +249,17 @@ TEST(sizes_are_parsed_in_common_notations)
     }
 }
 
+TEST(choices_are_a_list_with_or)
+{
+    static const char *const word[] = {"a", "bc", "d"};
+    char text[16], little[6];
+    assert_string_equal(dt_choices(text, sizeof text, word, 0), "");
+    assert_string_equal(dt_choices(text, sizeof text, word, 1), "a");
+    assert_string_equal(dt_choices(text, sizeof text, word, 2), "a or bc");
+    assert_string_equal(dt_choices(text, sizeof text, word, 3), "a, bc or d");
+    assert_string_equal(dt_choices(little, sizeof little, word, 3), "a, bc");
+}
+
 /* ---- faults ---- */
 
 static void pass_points(void)

@@ -166,6 +166,37 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     dt_buf_free(&b);
 }
 
+/* Blocks beyond 2^31 elements and 2^32 bytes. */
+TEST_WITH(counts_above_31_bits_do_not_wrap, open_count, close_count)
+{
+    fixture *f = *state;
+    enum { N_RANKS = 8 };
+    const int64_t n = INT64_C(3) << 31; /* elements, divisible by the ranks */
+    const double bytes = (double)n * sizeof(float), others = N_RANKS - 1;
+    dt_comm comm = {0};
+    dt_buf b;
+    assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, (size_t)1 << 50, DT_MEM_OTHER), DT_OK);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, N_RANKS, 4, false), DT_OK);
+    const dt_axis *a = &comm.mesh.data;
+    char *const x = b.ptr, *const y = x + ((size_t)1 << 49);
+    const struct {
+        dt_err err;
+        double sent;
+    } calls[] = {{dt_comm_all_reduce(a, x, DT_F32, n, false, NULL), 2 * others / N_RANKS * bytes},
+                 {dt_comm_reduce_scatter(a, x, DT_F32, y, DT_F32, n, false, false, NULL), others * bytes},
+                 {dt_comm_all_gather(a, y, x, (size_t)bytes, NULL), others * bytes},
+                 {dt_comm_all_to_all(a, x, y, (size_t)bytes, NULL), others * bytes},
+                 {dt_comm_send_recv(a, x, 1, y, 7, (size_t)bytes, NULL), bytes}};
+    double sent = 0;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        assert_int_equal(calls[i].err, DT_OK);
+        sent += calls[i].sent;
+    }
+    assert_true(comm.traffic_bytes == sent);
+    dt_comm_close(&comm);
+    dt_buf_free(&b);
+}
+
 /* ---- time of exchanges ------------------------------------------------------------------------------------------- */
 
 #define US 1e-6

@@ -63,11 +63,11 @@ static int n_prompt_of(int64_t i) { return 1 + (int)(i % 3); }
 static int n_answer_of(int64_t i) { return 1 + (int)(i % 4); }
 static bool is_good(int64_t i) { return i % 5 < 2; }
 
-static void write_answers(const char *path)
+static void write_answers(const char *path, int n_answers)
 {
     dt_dataset_writer *w;
     assert_int_equal(dt_dataset_create(&w, path, DT_DATASET_UNPAIRED, 200, "bytes", false), DT_OK);
-    for (int i = 0; i < N_ANSWERS; i++) {
+    for (int i = 0; i < n_answers; i++) {
         int32_t ids[16];
         int n = 0;
         while (n < n_prompt_of(i)) ids[n++] = 10 + i;
@@ -100,7 +100,7 @@ TEST(mismatched_answers_depend_on_the_step_alone)
 {
     enum { T = 6, G = 4 };
     int64_t order[3 * N_ANSWERS] = {0};
-    write_answers(path_of(0));
+    write_answers(path_of(0), N_ANSWERS);
     for (int m = 1; m <= G; m *= 2)
         for (int nranks = 1; nranks <= 4 / m; nranks++)
             for (int prefetch = 0; prefetch < 3; prefetch++) {
@@ -145,6 +145,33 @@ TEST(mismatched_answers_depend_on_the_step_alone)
                 }
                 assert_int_equal(n_found, 2 * 2 * N_ANSWERS);
             }
+}
+
+/* Answers that seq_len cuts off do not count. Weights of files change the share. */
+TEST(good_answers_are_counted)
+{
+    char files[3 * PATH_MAX];
+    write_answers(path_of(0), N_ANSWERS); /* good: 0 1 5 6 10 */
+    write_answers(path_of(1), 2);
+    const struct {
+        const char *weight[2];
+        int64_t seq_len, n, n_good;
+        double share;
+    } cases[] = {{{"", ""}, 16, 13, 7, 7.0 / 13},
+                 {{":1", ":3"}, 16, 13, 7, 0.25 * 5 / 11 + 0.75},
+                 {{"", ""}, 2, 5, 3, 3.0 / 5}}; /* only prompts of one token leave room for an answer */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(files, sizeof files, "%s%s, %s%s", path_of(0), cases[i].weight[0], path_of(1), cases[i].weight[1]);
+        dt_loader_options o = options(files, (int)cases[i].seq_len, 4, 1);
+        o.kind = DT_DATASET_UNPAIRED;
+        o.truncate = true;
+        dt_loader *l = open_loader(&o);
+        const dt_data_info *info = dt_loader_info(l);
+        assert_int_equal(info->n_samples, cases[i].n);
+        assert_int_equal(info->n_flagged, cases[i].n_good);
+        assert_true(fabs(info->flagged_share - cases[i].share) < 1e-12);
+        dt_loader_close(l);
+    }
 }
 
 int main(void) { return run_listed(NULL, make_folder, remove_folder); }

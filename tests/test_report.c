@@ -385,11 +385,13 @@ TEST_WITH(without_a_directory_no_file_is_written, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
-    const dt_config cfg = {.run_output_dir = "", .log_report_to = "jsonl, csv, tensorboard"};
+    dt_config cfg;
+    assert_int_equal(dt_config_parse(&cfg, "here", "[log]\nreport_to = jsonl, csv, tensorboard\n", 0, NULL), DT_OK);
     assert_int_equal(chdir(f->dir), 0);
     assert_int_equal(dt_report_open(&r, &(dt_report_options){.cfg = &cfg}), DT_OK);
     train(r, 1, 1);
     dt_report_close(r);
+    dt_config_free(&cfg);
     assert_int_equal(rmdir(f->dir), 0); /* it is empty */
     assert_int_equal(chdir("/"), 0);
 }

@@ -253,11 +253,13 @@ TEST_WITH(a_file_for_a_collector_is_removed_at_the_end, setup, teardown)
 TEST_WITH(without_any_directory_there_is_no_file, setup, teardown)
 {
     dt_report *r = NULL;
-    const dt_config cfg = {.run_output_dir = "", .log_report_to = "prometheus", .log_prometheus_path = ""};
+    dt_config cfg;
+    assert_int_equal(dt_config_parse(&cfg, "here", "[log]\nreport_to = prometheus\n", 0, NULL), DT_OK);
     assert_int_equal(dt_report_open(&r, &(dt_report_options){.cfg = &cfg}), DT_OK);
     train(r, 1, 1);
     assert_int_equal(dt_report_flush(r), DT_OK);
     dt_report_close(r);
+    dt_config_free(&cfg);
 }
 
 TEST_WITH(a_full_disk_is_an_error_and_the_last_file_stays, setup, teardown)

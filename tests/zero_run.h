@@ -164,7 +164,7 @@ static dt_err run_step(run *r, int64_t step, double *sum_squares)
     }
     const dt_err e = sum_squares_of(r, sum_squares);
     if (err == DT_OK) err = e;
-    DT_TRY(dt_comm_reduce_host_f64(&r->f->comm, sum_squares, 1, DT_SUM));
+    DT_TRY(dt_comm_reduce_host_f64(dt_comm_all(&r->f->comm), sum_squares, 1, DT_SUM));
     const dt_optimizer_step with = step_at(step);
     const dt_err u = dt_zero_update(r->z, &with, group_lr);
     return err == DT_OK ? u : err;

@@ -161,8 +161,9 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
 
 dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
 
-dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op)
+dt_err dt_comm_reduce_host_f64(const dt_axis *axis, double *values, int n, dt_reduce_op op)
 {
+    dt_comm *comm = axis->comm;
     double most = values[0];
     meet(comm, values);
     for (int r = 0; r < N_THREADS; r++) most = fmax(most, *(const double *)thread_of(comm->dev)->meet->data[r]);
@@ -173,10 +174,11 @@ dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_o
 }
 
 /** For what no test here asks: a base in fewer bits. */
-dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes) { return DT_ERR_ARG; }
+dt_err dt_comm_join_host(const dt_axis *axis, void *x, size_t nbytes) { return DT_ERR_ARG; }
 
-dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
+dt_err dt_comm_sum_host_u64(const dt_axis *axis, uint64_t *values, int n)
 {
+    dt_comm *comm = axis->comm;
     uint64_t sum[8] = {0};
     meet(comm, values);
     for (int r = 0; r < N_THREADS; r++)
@@ -343,7 +345,7 @@ static inline void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zer
         const dt_axis all = {.rank = r, .size = N_THREADS, .comm = &t[r].comm, .block_of = blocks},
                       one = {.size = 1, .comm = &t[r].comm};
         const bool groups = opt->n_groups > 1; /* of one rank each */
-        t[r].comm.mesh.sum = all;
+        t[r].comm.mesh.world = t[r].comm.mesh.sum = all;
         t[r].comm.mesh.shard = groups ? one : all, t[r].comm.mesh.replicate = groups ? all : one;
     }
     for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);

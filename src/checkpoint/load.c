@@ -357,7 +357,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) log_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
-    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
+    if (err == DT_OK) err = dt_comm_sum_host_u64(dt_comm_all(comm), job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, keep_checksums(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->mesh.sum.rank, comm->mesh.sum.size));

@@ -208,12 +208,12 @@ static dt_err write_slots(save_job *j)
         err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all ranks after the checksums are written. Across nodes each rank flushes its own
      * cache concurrently. */
-    const bool sync = !dt_comm_first(j->comm) || j->comm->n_nodes > 1;
+    const bool sync = !dt_comm_first(j->comm) || dt_comm_nodes(j->comm) > 1;
     dt_phase_enter(j->phase, "save", "sync");
     return dt_close_written(fd, j->part, sync, err);
 }
 
-static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->sums, j->n_slots); }
+static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(dt_comm_all(j->comm), j->sums, j->n_slots); }
 
 /* ---- rank 0: publish ------------------------------------------------------------------------------- */
 

@@ -40,8 +40,8 @@ dt_err dt_comm_reduce_scatter(const dt_axis *axis, const void *send, dt_dtype se
     const dt_reduction d = {send, recv, send_dt, recv_dt, count, count, accumulate, ordered};
     DT_TRY(check_reduce(axis, &d));
     dt_comm *comm = axis->comm;
-    DT_TRY(
-        dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, axis}));
+    DT_TRY(dt_comm_next(
+        comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, axis, false}));
     begin_on_stream(comm, stream, "reduce_scatter");
     DT_TRY(end_on_stream(axis, stream, comm->ops->reduce_scatter(axis, &d, stream), DT_OK));
     comm->traffic_bytes += (double)(axis->size - 1) * (double)count * (double)dt_dtype_size(send_dt);
@@ -122,7 +122,7 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
     const size_t elem = dt_dtype_size(dt);
     const bool at_once = (size_t)count * elem <= AT_ONCE;
     const int64_t block = at_once ? 0 : count / axis->size, done = block * axis->size;
-    DT_TRY(dt_comm_next(axis->comm, &(dt_collective){"all_reduce", count, dt, dt, -1, false, ordered, axis}));
+    DT_TRY(dt_comm_next(axis->comm, &(dt_collective){"all_reduce", count, dt, dt, -1, false, ordered, axis, false}));
     if (axis->size == 1) return fault;
     begin_on_stream(axis->comm, stream, "all_reduce");
     dt_err err = sum_in_blocks(axis, buf, dt, block, ordered, stream);

@@ -231,10 +231,27 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
     dt_err err = dt_alloc(&ids, comm->nranks, sizeof *ids, "out of memory for %d devices", comm->nranks);
     err = dt_comm_agree(comm, err == DT_OK ? dt_fault("comm.devices") : err);
     if (err == DT_OK) ids[comm->rank] = mine;
-    if (err == DT_OK) err = dt_comm_join_host(comm, ids, (size_t)comm->nranks * sizeof *ids);
+    if (err == DT_OK) err = dt_comm_join_host(dt_comm_all(comm), ids, (size_t)comm->nranks * sizeof *ids);
     if (err == DT_OK) count_sharing(comm, mine, ids);
     free(ids);
     return err;
+}
+
+dt_err dt_comm_group(const dt_axis *axis, MPI_Comm table[DT_N_AXES], MPI_Comm *group)
+{
+    const struct dt_comm_mpi *mpi = axis->comm->mpi;
+    MPI_Comm *at = &table[axis - axis->comm->mesh.axis];
+    MPI_Group all, some;
+    if (*at == MPI_COMM_NULL) {
+        DT_MPI(MPI_Comm_group(mpi->world, &all));
+        DT_MPI(MPI_Group_incl(all, axis->size, axis->member, &some));
+        DT_MPI(MPI_Comm_create_group(mpi->world, some, 0, at));
+        DT_MPI(MPI_Group_free(&some));
+        DT_MPI(MPI_Group_free(&all));
+        DT_TRY(errors_return(*at));
+    }
+    *group = *at;
+    return DT_OK;
 }
 
 /* ---- open, attach, close ----------------------------------------------------------------------------------------- */
@@ -283,7 +300,7 @@ dt_err dt_comm_open(dt_comm *comm)
                                       .vote_type = MPI_DATATYPE_NULL,
                                       .failed_rank = -1,
                                       .max_message = (size_t)1 << 30};
-    for (int i = 0; i < DT_N_AXES; i++) comm->mpi->check[i] = MPI_COMM_NULL;
+    for (int i = 0; i < DT_N_AXES; i++) comm->mpi->group[i] = comm->mpi->check[i] = MPI_COMM_NULL;
     const dt_err err = open_mpi(comm);
     if (err) free_tables(comm); /* MPI's handles are leaked: freeing them is collective */
     return err;
@@ -402,7 +419,7 @@ static dt_err all_have_nccl(dt_comm *comm, bool have, char *why, size_t why_size
 {
     char own[512];
     int64_t first = have ? comm->nranks : comm->rank;
-    DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), &first, 1, DT_MIN));
     *all = first == comm->nranks;
     if (*all || first == 0) return DT_OK; /* rank 0 prints it */
     snprintf(own, sizeof own, "rank %d on host %s: %.400s", comm->rank, comm->host, why);
@@ -478,8 +495,10 @@ void dt_comm_close(dt_comm *comm)
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
     if (comm->mpi->roll != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->roll);
-    for (int i = 0; i < DT_N_AXES; i++)
+    for (int i = 0; i < DT_N_AXES; i++) {
+        if (comm->mpi->group[i] != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->group[i]);
         if (comm->mpi->check[i] != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check[i]);
+    }
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);
     if (comm->mpi->world != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->world);
     free_tables(comm);

@@ -10,9 +10,15 @@
 
 /* What ranks compare and exchange: no padding, texts padded with zeros. */
 typedef struct call {
-    int64_t number;
-    char what[192], axis[16], phase[128], host[64]; /* axis: "" for host values */
+    int64_t number, axis, on_host; /* axis: index in dt_mesh.axis; -1: all ranks */
+    char what[192], phase[128], host[64];
 } call;
+
+/* Is this an axis along which ranks process the same samples? */
+static bool divides_samples(const dt_axis *axis)
+{
+    return axis && (axis == &axis->comm->mesh.tp || axis == &axis->comm->mesh.cp);
+}
 
 /* "reduce_scatter of 1024 elements, bf16 to fp32" */
 static void describe(const dt_collective *c, char *out, size_t out_size)
@@ -22,7 +28,7 @@ static void describe(const dt_collective *c, char *out, size_t out_size)
     if (!strcmp(c->kind, "reduce_scatter") || !strcmp(c->kind, "all_reduce"))
         n += snprintf(out + n, out_size - (size_t)n, " elements, %s to %s%s%s", dt_dtype_name(c->send_dt),
                       dt_dtype_name(c->recv_dt), c->accumulate ? ", accumulated" : "", c->ordered ? ", in order" : "");
-    if (c->axis && (!strcmp(c->axis->name, "tp") || !strcmp(c->axis->name, "cp"))) /* the others follow from the kind */
+    if (divides_samples(c->axis)) /* the others follow from the kind */
         n += snprintf(out + n, out_size - (size_t)n, " on axis %s", c->axis->name);
     if (c->root >= 0) snprintf(out + n, out_size - (size_t)n, " from rank %d", c->root);
 }
@@ -34,8 +40,9 @@ static call call_of(const dt_comm *comm, const dt_collective *c)
                *unit = comm->phase ? atomic_load(&comm->phase->unit) : NULL;
     memset(&mine, 0, sizeof mine);
     mine.number = atomic_load(&comm->sequence);
+    mine.axis = c->axis ? c->axis - comm->mesh.axis : -1;
+    mine.on_host = !c->axis || c->on_host;
     describe(c, mine.what, sizeof mine.what);
-    snprintf(mine.axis, sizeof mine.axis, "%s", c->axis ? c->axis->name : "");
     if (phase && *phase)
         snprintf(mine.phase, sizeof mine.phase, " in phase %.50s%s%.50s", phase, unit && *unit ? ", unit " : "",
                  unit ? unit : "");
@@ -49,7 +56,7 @@ static uint64_t hash_of(const call *c)
     call same = *c;
     uint64_t hash = 0;
     memset(same.host, 0, sizeof same.host);
-    if (!*c->axis) memset(same.phase, 0, sizeof same.phase);
+    if (c->on_host) memset(same.phase, 0, sizeof same.phase);
     for (size_t i = 0; i < sizeof same / sizeof hash; i++) {
         uint64_t word;
         memcpy(&word, (const char *)&same + i * sizeof word, sizeof word);
@@ -65,22 +72,8 @@ static bool same(const call *a, const call *b) { return hash_of(a) == hash_of(b)
 static const dt_axis *scope_of(const dt_comm *comm, const dt_axis *axis)
 {
     const dt_mesh *m = &comm->mesh;
-    const dt_axis *scope = !axis || axis == &m->world ? &m->world : axis == &m->tp || axis == &m->cp ? axis : &m->sum;
+    const dt_axis *scope = !axis || axis == &m->world ? &m->world : divides_samples(axis) ? axis : &m->sum;
     return scope->size == comm->nranks ? &m->world : scope;
-}
-
-static dt_err open_scope(const dt_axis *scope, MPI_Comm *check)
-{
-    const struct dt_comm_mpi *mpi = scope->comm->mpi;
-    MPI_Group all, some;
-    if (*check != MPI_COMM_NULL) return DT_OK;
-    DT_MPI(MPI_Comm_group(mpi->world, &all));
-    DT_MPI(MPI_Group_incl(all, scope->size, scope->member, &some));
-    DT_MPI(MPI_Comm_create_group(mpi->world, some, 0, check));
-    DT_MPI(MPI_Group_free(&some));
-    DT_MPI(MPI_Group_free(&all));
-    DT_MPI(MPI_Comm_set_errhandler(*check, MPI_ERRORS_RETURN));
-    return DT_OK;
 }
 
 static int n_like(const call *all, int n_ranks, int r)
@@ -122,20 +115,20 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
     const dt_axis *scope = scope_of(comm, c->axis);
-    MPI_Comm *check = &mpi->check[scope - comm->mesh.axis];
+    MPI_Comm check;
     dt_collective issued = *c;
     if (dt_fault("comm.check") != DT_OK) { /* for tests: this rank issues another collective */
         dt_error_clear();
         issued.count++;
     }
     const call mine = call_of(comm, &issued);
-    DT_TRY(open_scope(scope, check));
+    DT_TRY(dt_comm_group(scope, mpi->check, &check));
     const uint64_t hash = hash_of(&mine);
     uint64_t most[2] = {hash, ~hash};
-    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, *check));
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, check));
     if (most[0] == ~most[1]) return DT_OK;
     mpi->differ = true;
-    return exchange_calls(scope, *check, &mine);
+    return exchange_calls(scope, check, &mine);
 }
 
 /* Compare what every other member sends with what this rank expects. text: out, the first difference, or "". */

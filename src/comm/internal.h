@@ -23,12 +23,13 @@ struct dt_comm_mpi {
         int ranks, cores;
         char host[64];
     } crowd;
-    size_t max_message;        /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
-    MPI_Comm check[DT_N_AXES]; /* for comm->check, by the axis that must agree; created at first use */
-    MPI_Comm roll;             /* for roll_call.c; MPI_COMM_NULL on one rank */
-    char (*roll_hosts)[64];    /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
-    bool *reported;            /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
-    bool differ;               /* comm->check found different collectives: no further exchange */
+    size_t max_message; /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
+    /* by axis, created at first use (dt_comm_group): for host values of an axis of some ranks, and for comm->check */
+    MPI_Comm group[DT_N_AXES], check[DT_N_AXES];
+    MPI_Comm roll;          /* for roll_call.c; MPI_COMM_NULL on one rank */
+    char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
+    bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
+    bool differ;            /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
 };
 
@@ -36,6 +37,8 @@ struct dt_comm_mpi {
 dt_err dt_mesh_world(dt_comm *comm, const int *node_of);
 /** Free the tables of all axes. Local. */
 void dt_mesh_free(dt_comm *comm);
+/** The communicator of an axis's ranks in a table by axis, created at first use. group: out. Collective on the axis. */
+dt_err dt_comm_group(const dt_axis *axis, MPI_Comm table[DT_N_AXES], MPI_Comm *group);
 
 /** Open the roll call's communicator and gather the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);
@@ -59,7 +62,8 @@ typedef struct dt_collective {
     dt_dtype send_dt, recv_dt; /* for a reduction of tensors */
     int root;                  /* -1: none */
     bool accumulate, ordered;  /* for a reduction of tensors */
-    const dt_axis *axis; /* of a collective on tensors, whose ranks have the same phase and unit; NULL: the world */
+    const dt_axis *axis;       /* NULL: all ranks, and host values */
+    bool on_host;              /* on host values: phase and unit of the ranks may differ */
 } dt_collective;
 /** Begin the next collective: number it and, with comm->check, verify that all ranks issue the same one. DT_ERR_COMM
  * if ranks differ, or this rank must not join. */

@@ -177,14 +177,16 @@ static dt_err check_shape(const dt_comm *comm, const dt_mesh_shape *shape)
              "on each node",
              comm->nranks, world->n_nodes, world->min_local, world->max_local);
     DT_CHECK(!shape->by_node || world->max_local % inner == 0, DT_ERR_USAGE,
-             "the %d ranks of a node cannot be divided into teams of %d x %d (tensor x context parallel)",
-             world->max_local, shape->tp, shape->cp);
+             "the %d rank%s of a node cannot be divided into teams of %d x %d (tensor x context parallel)",
+             world->max_local, world->max_local == 1 ? "" : "s", shape->tp, shape->cp);
     return DT_OK;
 }
 
 dt_err dt_comm_mesh(dt_comm *comm, const dt_mesh_shape *shape)
 {
     DT_EXPECT(comm && !comm->ops);
+    for (int i = 1; i < DT_N_AXES; i++) /* of the mesh so far */
+        DT_EXPECT(comm->mpi->group[i] == MPI_COMM_NULL && comm->mpi->check[i] == MPI_COMM_NULL);
     DT_TRY(check_shape(comm, shape));
     const size_t n = (size_t)comm->nranks;
     int *all = malloc(N_COORDINATES * n * sizeof *all);

@@ -180,7 +180,7 @@ static dt_err prepare(dt_shm *shm, const dt_axis *axis, segment_id *mine)
 static dt_err all_succeeded(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
-    DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), &first, 1, DT_MIN));
     if (first == comm->rank)
         DT_WARN("%s; ranks of a node exchange data by messages instead, which is slower (comm.shared_memory = false "
                 "selects this without a warning)",

@@ -160,37 +160,42 @@ bool dt_comm_failed_together(const dt_comm *comm) { return comm && comm->mpi && 
 
 static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT_MAX ? MPI_MAX : MPI_MIN; }
 
-static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type, MPI_Op op)
+static dt_err reduce_host(const dt_axis *axis, void *values, int n, MPI_Datatype type, MPI_Op op)
 {
+    dt_comm *comm = axis ? axis->comm : NULL;
     if (comm && comm->counts) return DT_OK;
     DT_EXPECT(comm && comm->mpi && n >= 0 && (n == 0 || values));
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "reduction of host values", .count = n, .root = -1}));
-    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
+    DT_TRY(dt_comm_next(
+        comm,
+        &(dt_collective){.kind = "reduction of host values", .count = n, .root = -1, .axis = axis, .on_host = true}));
+    MPI_Comm group = comm->mpi->world;
+    if (axis->size < comm->nranks) DT_TRY(dt_comm_group(axis, comm->mpi->group, &group));
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, group));
     return DT_OK;
 }
 
-dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op)
+dt_err dt_comm_reduce_host_i64(const dt_axis *axis, int64_t *values, int n, dt_reduce_op op)
 {
-    return reduce_host(comm, values, n, MPI_INT64_T, mpi_op(op));
+    return reduce_host(axis, values, n, MPI_INT64_T, mpi_op(op));
 }
 
-dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op)
+dt_err dt_comm_reduce_host_f64(const dt_axis *axis, double *values, int n, dt_reduce_op op)
 {
-    return reduce_host(comm, values, n, MPI_DOUBLE, mpi_op(op));
+    return reduce_host(axis, values, n, MPI_DOUBLE, mpi_op(op));
 }
 
-dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
+dt_err dt_comm_sum_host_u64(const dt_axis *axis, uint64_t *values, int n)
 {
-    return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
+    return reduce_host(axis, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
 /* Sums of words of which all but one are zero keep every bit. Ranks need not know which rank holds which word. */
-dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
+dt_err dt_comm_join_host(const dt_axis *axis, void *x, size_t nbytes)
 {
-    enum { MOST = 1 << 24 };
+    enum { MAX_WORDS = 1 << 24 };
     uint64_t *word = x;
-    for (size_t at = 0, n = nbytes / sizeof *word; at < n; at += MOST)
-        DT_TRY(dt_comm_sum_host_u64(comm, word + at, (int)dt_min_size(n - at, MOST)));
+    for (size_t at = 0, n = nbytes / sizeof *word; at < n; at += MAX_WORDS)
+        DT_TRY(dt_comm_sum_host_u64(axis, word + at, (int)dt_min_size(n - at, MAX_WORDS)));
     return DT_OK;
 }
 

@@ -287,7 +287,8 @@ const char *dt_key_absent(const char *section, const char *name)
     return NULL;
 }
 
-static bool is_of_task(const char *section) { return lists("rm dpo kto ppo grpo", "", section); }
+#define WORD(task) " " #task
+static bool is_of_task(const char *section) { return lists(&DT_TASK_LIST(WORD)[1], "", section); }
 
 /* A key that several tasks have is looked up in the section that the user named. */
 int dt_key_foreign(const char *section, const char *name, const char **note)

@@ -155,6 +155,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     s->info.n_dropped += set->n_dropped;
     s->info.n_too_long += set->n_too_long;
     s->info.n_ties += set->n_ties;
+    s->info.n_flagged += set->n_flagged;
     s->info.has_margins |= d->info.has_margins;
     s->info.has_safety |= d->info.has_safety;
     if (ops == &dt_samples_packed) s->info.n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
@@ -247,6 +248,20 @@ static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_opt
     return dt_mistakes_end(&mistakes);
 }
 
+/* Share of flagged samples. A file without samples may count for the entry after its own. */
+static double flagged_share(const dt_sources *s)
+{
+    double flagged = 0, all = 0;
+    for (int e = 0, file = 0; e < s->n_entries; e++) {
+        const int64_t end = s->entry_first[e + 1], n = end - s->entry_first[e];
+        const double per_sample = s->weighted ? s->weight[e] / (double)n : 1;
+        for (; file < s->n_files && s->file_first[file] < end; file++)
+            flagged += per_sample * (double)s->samples[file].n_flagged;
+        all += per_sample * (double)n;
+    }
+    return flagged / all;
+}
+
 dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
 {
     *s = (dt_sources){0};
@@ -255,8 +270,12 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
     DT_TRY(dt_config_split(opt->files ? opt->files : "", &items, &n));
     const dt_err err = open_items(s, items, n, opt);
     dt_list_free(items, n);
-    if (err == DT_OK) warn_of_unverified(s, opt);
-    if (err != DT_OK) dt_sources_close(s);
+    if (err == DT_OK) {
+        warn_of_unverified(s, opt);
+        s->info.flagged_share = flagged_share(s);
+    } else {
+        dt_sources_close(s);
+    }
     return err;
 }
 

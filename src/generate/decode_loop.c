@@ -165,7 +165,7 @@ static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *images)
 {
     if (!comm) return err;
     int64_t any[3] = {*work, *images, err != DT_OK};
-    DT_TRY(dt_comm_reduce_host_i64(comm, any, 3, DT_MAX));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), any, 3, DT_MAX));
     *work = any[0] > 0;
     *images = any[1] > 0;
     return any[2] > 0 ? dt_comm_agree(comm, err) : DT_OK;

@@ -310,9 +310,9 @@ static dt_err report_speed(app *a, const dt_generate_stats *stats)
     double seconds = stats->seconds, each[2] = {generate_rate(sums[0], stats->prompt_seconds),
                                                 generate_rate(sums[1], stats->seconds - stats->prompt_seconds)};
     if (!a->opt.stream) { /* with --stream all ranks did the same work, which is counted once */
-        DT_TRY(dt_comm_reduce_host_i64(&a->comm, sums, 2, DT_SUM));
-        DT_TRY(dt_comm_reduce_host_f64(&a->comm, &seconds, 1, DT_MAX));
-        DT_TRY(dt_comm_reduce_host_f64(&a->comm, each, 2, DT_SUM));
+        DT_TRY(dt_comm_reduce_host_i64(&a->comm.mesh.data, sums, 2, DT_SUM));
+        DT_TRY(dt_comm_reduce_host_f64(&a->comm.mesh.data, &seconds, 1, DT_MAX));
+        DT_TRY(dt_comm_reduce_host_f64(&a->comm.mesh.data, each, 2, DT_SUM));
     }
     if (a->comm.rank > 0) return DT_OK;
     int n_written = 0; /* a search may find fewer sequences than requested */

@@ -68,6 +68,7 @@ const dt_record_kind dt_records_unpaired = {.description = "of an answer with a 
                                             .lacking = "a completion",
                                             .advice = "",
                                             .noun = "answers with labels",
+                                            .fields = " label ",
                                             .is = is_unpaired,
                                             .form = form,
                                             .parse = parse,

@@ -112,7 +112,8 @@ dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_r
 static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rules *rules, const char *key)
 {
     static const char *const images[] = {"image", "images", "image_bytes"};
-    if (is_listed(read_by_form[r->form], key)) return true;
+    const char *of_kind = dt_record_kind_of(r->kind)->fields;
+    if (is_listed(read_by_form[r->form], key) || (of_kind && is_listed(of_kind, key))) return true;
     if (rules->weight_key && strcmp(key, rules->weight_key) == 0) return true;
     if (r->form == DT_FORM_COMPLETION && strcmp(key, "label") == 0) return dt_label_of(json_object_get(json, key)) >= 0;
     for (size_t k = 0; k < sizeof images / sizeof images[0] && rules->image_text; k++)

@@ -10,6 +10,8 @@ typedef struct dt_record_kind {
     const char *lacking;     /* the same in the summary: if some do */
     const char *advice;      /* what to do about it; "": nothing */
     const char *noun;        /* of its samples, in messages */
+    /* fields of its records that their forms do not have, between blanks: " label "; NULL: none */
+    const char *fields;
     /** Does a record have this form? any: no kind was requested. NULL: it is a text or a chat. */
     bool (*is)(const json_t *json, bool any);
     dt_form (*form)(const json_t *json);

@@ -20,12 +20,14 @@ static dt_err check_room(const dt_model *m, int32_t slot, int32_t n, int32_t pos
     return DT_OK;
 }
 
-static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *slot)
+/* Mark the slots of a batch, each for one sequence. */
+static dt_err take_slots(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     const int32_t n_slots = dt_cache_slots(&m->opt);
+    for (int32_t k = 0; k < n_slots; k++) m->cached[k].in_batch = false;
     for (int32_t s = 0; s < b->n_seq; s++) {
-        DT_EXPECT(slot[s] >= 0 && slot[s] < n_slots);
-        for (int32_t r = 0; r < s; r++) DT_EXPECT(slot[r] != slot[s]);
+        DT_EXPECT(slot[s] >= 0 && slot[s] < n_slots && !m->cached[slot[s]].in_batch);
+        m->cached[slot[s]].in_batch = true;
         const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0;
         DT_TRY(check_room(m, slot[s], n, n > 0 ? b->pos[b->seq_start[s]] : 0));
     }
@@ -65,7 +67,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     DT_EXPECT(m->cache);
     dt_model_take_activations(m);
-    DT_TRY(check_slots(m, b, slot));
+    DT_TRY(take_slots(m, b, slot));
     DT_TRY(dt_model_stage_batch(m, b, slot));
     m->train = false;
     m->set_holds = -1;

@@ -29,17 +29,10 @@ void dt_slots_stage(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->host.q_start[b->n_seq] = b->n_tok;
 }
 
-static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
+/* The slot has a free row, and no sequence of the batch uses it. */
+static bool is_idle(const dt_model *m, int32_t k)
 {
-    for (int32_t s = 0; s < b->n_seq; s++)
-        if (slot[s] == k) return true;
-    return false;
-}
-
-/* No sequence of the batch uses the slot, and the slot has a free row. */
-static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
-{
-    return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
+    return m->cached[k].n_own < m->opt.cache_len && !m->cached[k].in_batch;
 }
 
 bool dt_is_step(const dt_batch *b)
@@ -49,19 +42,19 @@ bool dt_is_step(const dt_batch *b)
     return one;
 }
 
-int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
+int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b)
 {
     const int32_t wanted = dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
     int32_t n = 0;
-    for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, b, slot, k);
+    for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, k);
     return n == wanted ? n : 0;
 }
 
-void dt_slots_stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
+void dt_slots_stage_fill(dt_model *m, const dt_batch *b)
 {
     struct tokens *h = &m->host;
     for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
-        if (!is_idle(m, b, slot, k)) continue;
+        if (!is_idle(m, k)) continue;
         h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;
         h->kv_start[s] = h->cache_row[s] = (int32_t)dt_cache_row(&m->opt, k) + m->cached[k].n_own;
         h->kv_len[s] = 1;

@@ -269,6 +269,7 @@ struct tower_input {
  *  rows. */
 struct cached {
     int32_t prompt, n_shared, n_own;
+    bool in_batch; /* a sequence of the current batch uses the slot */
 };
 
 struct dt_model {
@@ -514,9 +515,9 @@ void dt_slots_stage(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Does each sequence have exactly one token, and no images? */
 bool dt_is_step(const dt_batch *b);
 /** Number of fill tokens that the graph of a step needs; 0: none, or there are too few idle slots. */
-int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot);
+int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b);
 /** Append m->n_fill copies of the batch's first token after the contents of idle slots. Each attends to itself only. */
-void dt_slots_stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot);
+void dt_slots_stage_fill(dt_model *m, const dt_batch *b);
 
 /* upload_batch.c */
 /** Start a pass of this model: it takes over the shared activations. */

@@ -180,7 +180,7 @@ static dt_err close_file(export_job *j)
     const int fd = j->fd;
     const char *name = j->layout.names[j->fd_file];
     /* On one node rank 0 syncs for all ranks; across nodes each rank flushes its own cache. */
-    const bool sync = j->comm->n_nodes > 1;
+    const bool sync = dt_comm_nodes(j->comm) > 1;
     j->fd = -1;
     dt_err err = sync && fsync(fd) != 0
                      ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno))

@@ -121,7 +121,8 @@ dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_s
     d->right = whole[0], d->left = whole[1], d->blocks = whole[2], d->scales = whole[3];
     DT_TRY(dt_comm_agree(comm, own));
     for (int k = 0; k < 4; k++)
-        if (slices[k]) DT_TRY(dt_comm_join_host(comm, whole[k], whole_nbytes(dt_zero_tensor(z, slices[k]))));
+        if (slices[k])
+            DT_TRY(dt_comm_join_host(dt_comm_all(comm), whole[k], whole_nbytes(dt_zero_tensor(z, slices[k]))));
     return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 

@@ -97,14 +97,14 @@ dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens
     dt_err err = sum ? check(&p, t) : dt_fail(DT_ERR_MEMORY, "out of memory for sums of `%s`", s->tensor->name);
     if (err == DT_OK) err = go_over(&p);
     err = dt_comm_agree(comm, err);
-    if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, &p.largest, 1, DT_MAX);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(dt_comm_all(comm), &p.largest, 1, DT_MAX);
     if (err == DT_OK && isinf(p.largest)) /* the same on all ranks */
         err = dt_fail(DT_ERR_DATA, "tensor `%s`: the mean for new rows is undefined, because the values are not finite",
                       s->tensor->name);
     p.sum = sum;
     p.shift = shift_for(p.largest, n_old);
     if (err == DT_OK) err = dt_comm_agree(comm, go_over(&p));
-    if (err == DT_OK) err = dt_comm_sum_host_u64(comm, sum, (int)row_len);
+    if (err == DT_OK) err = dt_comm_sum_host_u64(dt_comm_all(comm), sum, (int)row_len);
     if (err == DT_OK) err = dt_comm_agree(comm, divide(&p, n_old, row));
     free(sum);
     return err;

@@ -116,7 +116,6 @@ static dt_err write_part(const prometheus *p)
 static dt_err replace(prometheus *p, bool running)
 {
     dt_text *all = &p->all;
-    if (!*p->path) return DT_OK;
     all->n = 0;
     put_gauge(p, all, "running", "1 while the run reports, 0 after its end.", running);
     if (p->n_steps > 0) put_gauge(p, all, "steps", "Optimizer steps of the whole run.", (double)p->n_steps);
@@ -164,15 +163,11 @@ static dt_err prometheus_keys(const dt_config *cfg)
 
 static dt_err find_path(prometheus *p, const dt_report_options *opt)
 {
-    const char *dir = opt->cfg->run_output_dir, *path = opt->cfg->log_prometheus_path;
+    const char *path = opt->cfg->log_prometheus_path;
     p->temporary = *path;
-    if (p->temporary) {
-        DT_CHECK(snprintf(p->path, sizeof p->path, "%s", path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long",
-                 path);
-    } else if (*dir) {
-        DT_TRY(dt_make_dirs(dir));
-        DT_TRY(dt_sink_path(opt, "metrics.prom", p->path));
-    }
+    if (!p->temporary) DT_TRY(dt_sink_path(opt, "metrics.prom", p->path));
+    DT_CHECK(!p->temporary || snprintf(p->path, sizeof p->path, "%s", path) < PATH_MAX, DT_ERR_WRITE,
+             "%s: the path is too long", path);
     DT_CHECK(snprintf(p->part, sizeof p->part, "%s.part", p->path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long",
              p->path);
     return DT_OK;
@@ -246,7 +241,12 @@ static void prometheus_close(void *self)
     dt_text_free(&p->all);
 }
 
-const dt_sink dt_sink_prometheus = {.keys = prometheus_keys,
+static const char *path_of(const dt_config *cfg) { return cfg->log_prometheus_path; }
+
+const dt_sink dt_sink_prometheus = {.needs_dir = true,
+                                    .other_path = path_of,
+                                    .other_key = "log.prometheus_path",
+                                    .keys = prometheus_keys,
                                     .nbytes = sizeof(prometheus),
                                     .open = prometheus_open,
                                     .train = prometheus_train,

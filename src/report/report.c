@@ -92,14 +92,30 @@ dt_err dt_sink_path(const dt_report_options *opt, const char *name, char path[PA
     return DT_OK;
 }
 
+static bool writes_in_dir(const dt_sink *s, const dt_config *cfg)
+{
+    return s->needs_dir && !(s->other_path && *s->other_path(cfg));
+}
+
+/* The default of report_to names sinks that an evaluation without run.output_dir does not use. */
+static void warn_of_no_dir(int sink, const dt_config *cfg)
+{
+    const char *key = SINKS[sink].sink->other_key;
+    if (dt_config_given(cfg, "log", "report_to"))
+        DT_WARN("[log] report_to: %s writes nothing, because run.output_dir%s%s is not set", SINKS[sink].name,
+                key ? " or " : "", key ? key : "");
+}
+
 static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
 {
     const char *dir = opt->cfg->run_output_dir;
     bool wanted[N_SINKS], dir_needed = false;
     DT_TRY(choose(opt->cfg, wanted));
     for (int i = 0; i < N_SINKS; i++) {
-        wanted[i] &= !SINKS[i].sink->needs_dir || *dir;
-        dir_needed |= wanted[i] && SINKS[i].sink->needs_dir;
+        if (!wanted[i] || !writes_in_dir(SINKS[i].sink, opt->cfg)) continue;
+        wanted[i] = *dir != '\0';
+        dir_needed |= wanted[i];
+        if (!wanted[i]) warn_of_no_dir(i, opt->cfg);
     }
     if (dir_needed) DT_TRY(dt_make_dirs(dir));
     for (int i = 0; i < N_SINKS; i++)

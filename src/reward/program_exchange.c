@@ -41,7 +41,7 @@ dt_err dt_programs_ask(dt_program *const *programs, int n_programs, const dt_que
         if (err == DT_OK) err = take_turn(programs, n_programs, q, timeout_s, phase, &done);
         DT_TRY(dt_comm_agree(comm, err));
         waiting = !done;
-        DT_TRY(dt_comm_reduce_host_i64(comm, &waiting, 1, DT_MAX));
+        DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), &waiting, 1, DT_MAX));
     }
     return DT_OK;
 }

@@ -133,7 +133,7 @@ static dt_err start_programs(dt_rewards *w, const dt_task *t)
 {
     DT_TRY(dt_fault("reward.start"));
     for (int k = 0; k < w->n_programs; k++)
-        DT_TRY(dt_program_start(w->program[k], t->data->rank, t->data->size, t->comm->local_rank));
+        DT_TRY(dt_program_start(w->program[k], t->data->rank, t->data->size, dt_comm_number_on_node(t->comm)));
     return DT_OK;
 }
 
@@ -332,7 +332,7 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)
         if (w->of[k].model) DT_TRY(dt_reward_model_score(w->of[k].model, t, r, order, first, out + k, w->n));
-    DT_TRY(dt_comm_join_host(t->comm, asked, nbytes));
+    DT_TRY(dt_comm_join_host(t->data, asked, nbytes));
     finish_groups(w, r, first, out);
     dt_rollout_count_reward_time(r, dt_now_s() - begin_s);
     if (first == 0) warn_of_none(w, t, out, n_rows);

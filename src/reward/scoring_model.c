@@ -181,7 +181,7 @@ static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, int64_t
         DT_TRY(dt_judge_score(&m->judge, t, &m->batch));
         for (int32_t s = 0; row < next; row++) reward[row * stride] = (double)m->judge.score[s++];
         waiting = next < end;
-        DT_TRY(dt_comm_reduce_host_i64(t->comm, &waiting, 1, DT_MAX));
+        DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(t->comm), &waiting, 1, DT_MAX));
     }
     return DT_OK;
 }

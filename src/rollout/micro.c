@@ -146,7 +146,7 @@ dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_roll
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     dt_phase_enter(t->phase, "score", "share");
-    DT_TRY(dt_comm_join_host(t->comm, a->at, nbytes));
+    DT_TRY(dt_comm_join_host(t->data, a->at, nbytes));
     if (scorer == dt_rollout_policy) r->policy = array;
     r->score_seconds += dt_now_s() - begin_s;
     return DT_OK;

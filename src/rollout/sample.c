@@ -116,12 +116,12 @@ static void take(dt_rollout *r, int64_t first, int64_t n)
 }
 
 /* Exchange rows first .. first+n-1 of an array. This rank provides rows from .. end-1; all ranks receive all rows. */
-static dt_err join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
+static dt_err join(const dt_axis *data, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
 {
     char *at = x;
     memset(at + (size_t)first * row_nbytes, 0, (size_t)(from - first) * row_nbytes);
     memset(at + (size_t)end * row_nbytes, 0, (size_t)(first + n - end) * row_nbytes);
-    return dt_comm_join_host(comm, at + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
+    return dt_comm_join_host(data, at + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
 }
 
 /* Exchange n rows starting at `first`: rows, ids and the sampler's log-probabilities. */
@@ -129,9 +129,9 @@ static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t n, int64_t
 {
     dt_phase_enter(t->phase, "rollout", "share");
     DT_TRY(dt_comm_agree(t->comm, dt_fault("rollout.share")));
-    DT_TRY(join(t->comm, r->row, sizeof *r->row, first, n, from, end));
-    DT_TRY(join(t->comm, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
-    return join(t->comm, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
+    DT_TRY(join(t->data, r->row, sizeof *r->row, first, n, from, end));
+    DT_TRY(join(t->data, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
+    return join(t->data, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
 }
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */

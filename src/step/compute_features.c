@@ -76,7 +76,7 @@ static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
     t->dev->ops->kernels(t->dev, kernels, sizeof kernels);
     const int64_t own = (int64_t)(dt_hash_text(t->dev->ops->name) ^ dt_mix64(dt_hash_text(kernels)));
     int64_t ends[2] = {own, ~own};
-    DT_TRY(dt_comm_reduce_host_i64(t->comm, ends, 2, DT_MAX));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(t->comm), ends, 2, DT_MAX));
     for (int i = 0; i < 2; i++) add_number(hash, ends[i]);
     return DT_OK;
 }
@@ -158,9 +158,9 @@ static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum
         const int64_t end = dt_min_i64(at + round, n), own = at + comm->mesh.data.rank * each;
         dt_phase_enter(k->t->phase, "features", "images");
         DT_TRY(dt_comm_agree(comm, hash_some(k, first + own, dt_min_i64(each, end - own), own, checksum)));
-        DT_TRY(dt_comm_join_host(comm, k->images + first + at, (size_t)(end - at) * sizeof *k->images));
+        DT_TRY(dt_comm_join_host(&comm->mesh.data, k->images + first + at, (size_t)(end - at) * sizeof *k->images));
     }
-    return dt_comm_sum_host_u64(comm, checksum, 1);
+    return dt_comm_sum_host_u64(&comm->mesh.data, checksum, 1);
 }
 
 /* The list only saves time. If it cannot be stored, later runs hash the images again. */
@@ -296,7 +296,7 @@ static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
         say(k, "features");
     }
     DT_TRY(dt_comm_agree(comm, dt_feature_file_sync(f))); /* other nodes see the data after the sync */
-    return dt_comm_join_host(comm, k->checksums, (size_t)f->n * sizeof *k->checksums);
+    return dt_comm_join_host(&comm->mesh.data, k->checksums, (size_t)f->n * sizeof *k->checksums);
 }
 
 static dt_err publish(const making *k, dt_feature_file *f, int64_t base)

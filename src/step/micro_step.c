@@ -130,13 +130,14 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     return DT_OK;
 }
 
-dt_err dt_task_forward(dt_task *t, const dt_micro *m)
+dt_err dt_task_forward(dt_task *t, const dt_batch *batch)
 {
+    const dt_micro m = {.batch = batch, .n_micro = 1, .validation = true};
     const dt_predictions p = predictions(t, true);
     dt_phase_enter(t->phase, "forward", "");
-    DT_TRY(dt_model_forward(t->model, m->batch, false, 0));
+    DT_TRY(dt_model_forward(t->model, batch, false, 0));
     dt_phase_enter(t->phase, "head", "");
-    DT_TRY(predict(t, m->batch, true));
-    t->ops->collect(t, m, &p);
+    DT_TRY(predict(t, batch, true));
+    t->ops->collect(t, &m, &p);
     return DT_OK;
 }

@@ -30,5 +30,5 @@ dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_uni
     }
     free(chunk);
     DT_TRY(dt_comm_agree(comm, err));
-    return dt_comm_sum_host_u64(comm, sum, 1);
+    return dt_comm_sum_host_u64(dt_comm_all(comm), sum, 1);
 }

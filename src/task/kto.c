@@ -10,6 +10,7 @@
 #include "pair_loss.h"
 #include "pairs.h"
 #include "reference.h"
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -78,6 +79,45 @@ static void check(dt_task *t)
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
 }
 
+/* The usual range of the weights of all good answers, divided by those of all bad ones, is equation 8 of the paper.
+ * Within a factor of 2 of it the choice matters little. */
+static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *info)
+{
+    const double low = 1, high = 4.0 / 3, good = k->weight[GOOD] * info->flagged_share,
+                 bad = k->weight[BAD] * (1 - info->flagged_share), ratio = good / bad;
+    const int64_t n_good = info->n_flagged, n_bad = info->n_samples - n_good;
+    const bool more_good = ratio > high;
+    if (n_good == 0 || n_bad == 0)
+        DT_WARN("[data] train = %s: found %" PRId64 " good and %" PRId64 " bad answers: kto learns from the difference "
+                "between them; add records with label %s",
+                t->cfg->data_train, n_good, n_bad, n_good ? "false" : "true");
+    else if (good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
+        DT_WARN("[data] train: %" PRId64 " good and %" PRId64
+                " bad answers: the weights of the good ones add up to %.3g "
+                "times those of the bad ones; usual is 1 to 4/3, with kto.%s = %.3g to %.3g",
+                n_good, n_bad, ratio, more_good ? "undesirable_weight" : "desirable_weight",
+                more_good ? k->weight[BAD] * ratio / high : k->weight[GOOD] * low / ratio,
+                more_good ? k->weight[BAD] * ratio / low : k->weight[GOOD] * high / ratio);
+}
+
+/* A sample without others is compared with its own answer, as in TRL. */
+static dt_err warn_of_data(const dt_task *t, const kto *k)
+{
+    const dt_data_info *info = dt_task_warned_data(t);
+    dt_step_counts last;
+    if (!info) return DT_OK;
+    warn_of_labels(t, k, info);
+    if (!k->estimates || t->batching.train_batch_size == 1) return DT_OK;
+    DT_TRY(dt_loader_step_counts(t->train, info->steps_per_epoch - 1, &last));
+    if (last.n_samples == 1)
+        DT_WARN("[batch] train_batch_size = %" PRId64 ": the last step of an epoch has 1 of the %" PRId64
+                " samples, so its kl comes from its own answer; choose another batch size",
+                t->batching.train_batch_size, info->n_samples);
+    if (t->valid && dt_loader_info(t->valid)->n_samples == 1)
+        DT_WARN("[data] validation has 1 sample, so its kl comes from its own answer");
+    return DT_OK;
+}
+
 static void open_reference(dt_task *t, kto *k)
 {
     const dt_config *cfg = t->cfg;
@@ -112,6 +152,7 @@ static void kto_open(dt_task *t)
     answers_open(t, &(dt_task_data){.kind = DT_DATASET_UNPAIRED, .truncate = true, .mismatched = k->estimates}, 1);
     dt_task_hold(t, &arrays, k);
     dt_mistakes_add(t->mistakes, check_sizes(t));
+    dt_mistakes_add(t->mistakes, warn_of_data(t, k));
     t->model_opt->head |= DT_HEAD_MEAN_LOGIT;
     declare(k, t->sums);
     open_reference(t, k);
@@ -238,7 +279,7 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         dt_sums_count(t->sums, k->n[good], 1);
         collect_tokens(t, b, i, good, p);
     }
-    if (m->inv_norm == 0) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
+    if (m->validation) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
     dt_sums_count(t->sums, k->n_answers, b->n_samples);
     dt_sums_count(t->sums, k->n_target, b->n_target);
     dt_sums_count(t->sums, k->n_tok, b->n_tok);
@@ -248,12 +289,12 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 static dt_err kto_evaluate(dt_task *t, int64_t micro)
 {
     kto *k = t->self;
-    dt_micro m = {0};
+    const dt_batch *b;
     dt_phase_enter(t->phase, "read", "validation");
     if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
-    DT_TRY(dt_reference_score(&k->reference, t, m.batch));
-    return dt_task_forward(t, &m);
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
+    DT_TRY(dt_reference_score(&k->reference, t, b));
+    return dt_task_forward(t, b);
 }
 
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)

@@ -76,10 +76,10 @@ void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 
 dt_err lm_evaluate(dt_task *t, int64_t micro)
 {
-    dt_micro m = {0};
+    const dt_batch *b;
     dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
-    return dt_task_forward(t, &m);
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
+    return dt_task_forward(t, b);
 }
 
 /* The data, not the name of the task, determines the targets. */

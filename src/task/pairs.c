@@ -27,7 +27,7 @@ dt_err answers_add_up(const dt_task *t, double *x, int64_t n)
 {
     enum { MOST = 1 << 22 }; /* MPI counts are of type int */
     for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+        DT_TRY(dt_comm_reduce_host_f64(t->data, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
     return DT_OK;
 }
 

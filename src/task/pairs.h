@@ -12,8 +12,8 @@ void answers_open(dt_task *t, const dt_task_data *what, int n_texts);
  *  Errors of dt_loader_step_counts. */
 dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts);
 
-/** Sum x [n] over the ranks. Each value is 0 on all ranks but one, so the sums are exact for any number of ranks.
- *  Collective. */
+/** Sum x [n] over the axis data. Each value is 0 on all its ranks but one, so the sums are exact for any number of
+ *  ranks. Collective on the axis. */
 dt_err answers_add_up(const dt_task *t, double *x, int64_t n);
 
 /** Declare a sum and its metric sum / bottom: TASK/NAME in training steps, and TASK/validation_NAME in validations.

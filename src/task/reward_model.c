@@ -110,7 +110,7 @@ static double loss_of_pair(const dt_task *t, const dt_batch *b, int64_t k, const
 {
     const reward_model *r = t->self;
     for (int side = 0; side < DT_N_SIDES; side++) reward[side] = (double)value[last_of(b, DT_N_SIDES * k + side)];
-    const dt_batch_pairs *p = dt_pairs_of(b);
+    const dt_batch_labels *p = dt_labels_of(b);
     const dt_pair_labels labels = {.margin = (double)p->margin[k] + t->cfg->rm_margin,
                                    .tie = p->tie[k],
                                    .safety = {p->safety[DT_N_SIDES * k], p->safety[DT_N_SIDES * k + 1]}};
@@ -133,7 +133,7 @@ static dt_err rm_weights(dt_task *t, const dt_micro *m, const dt_predictions *p,
 static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double reward[DT_N_SIDES])
 {
     const reward_model *r = t->self;
-    const dt_batch_pairs *p = dt_pairs_of(b);
+    const dt_batch_labels *p = dt_labels_of(b);
     if (!p->tie[k]) {
         dt_sums_count(t->sums, r->n_preferences, 1);
         dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);

@@ -71,9 +71,9 @@ static void check_world_size(const dt_run *run)
     const char *text = getenv("WORLD_SIZE");
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
-    if (!text || (end != text && !*end && (n == run->data->size || n == run->comm->n_nodes))) return;
+    if (!text || (end != text && !*end && (n == run->data->size || n == dt_comm_nodes(run->comm)))) return;
     DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->data->size,
-            run->data->size > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
+            run->data->size > 1 ? "s" : "", dt_comm_nodes(run->comm), dt_comm_nodes(run->comm) > 1 ? "s" : "");
 }
 
 /* A packed row counts as one sample in every batch, though it holds several. */
@@ -122,7 +122,7 @@ static void describe(const dt_run *run)
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->data->size, run->data->size > 1 ? "s" : "",
-            run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
+            dt_comm_nodes(run->comm), dt_comm_nodes(run->comm) > 1 ? "s" : "", text);
     if (run->dev.ops->own_memory && run->comm->max_sharing > 1)
         DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
                 run->comm->max_sharing);
@@ -157,8 +157,9 @@ static dt_err at_key(const dt_run *run, const char *section, const char *key, dt
 static dt_err open_device(dt_run *run, int n_threads)
 {
     if (n_threads == 0 || dt_config_doubted(&run->cfg, "run", "device")) return DT_OK;
-    DT_TRY(at_key(run, "run", "device",
-                  dt_device_open(&run->dev, run->cfg.run_device, run->comm->local_rank, n_threads, &run->ledger)));
+    DT_TRY(at_key(
+        run, "run", "device",
+        dt_device_open(&run->dev, run->cfg.run_device, dt_comm_number_on_node(run->comm), n_threads, &run->ledger)));
     dt_timeline_attach(run->timeline, &run->dev);
     if (run->cfg.run_reproducible && run->dev.ops->make_reproducible) run->dev.ops->make_reproducible(&run->dev);
     return run_open_host(run, n_threads, false);
@@ -199,7 +200,8 @@ static dt_err open_all(dt_run *run)
     if (strcmp(run->cfg.zero_stage, "auto") != 0) {
         const dt_err disk = run_check_nvme_path(run);
         dt_mistakes_add(m, disk);
-        if (disk == DT_OK && devices == DT_OK) dt_mistakes_add(m, run_check_memory(run, run->comm->local_nranks));
+        if (disk == DT_OK && devices == DT_OK)
+            dt_mistakes_add(m, run_check_memory(run, dt_comm_ranks_on_node(run->comm)));
     }
     return run_agree(run, dt_mistakes_end(m));
 }
@@ -230,7 +232,7 @@ static dt_err find_peak(dt_run *run)
     const double flops = chip ? dt_chip_flops(chip, run->model_opt.dtype) / run->comm->n_sharing : 0;
     double sums[2] = {flops, !chip};
     if (!run->dev.ops->chip_name) return DT_OK;
-    DT_TRY(dt_comm_reduce_host_f64(run->comm, sums, 2, DT_SUM));
+    DT_TRY(dt_comm_reduce_host_f64(dt_comm_all(run->comm), sums, 2, DT_SUM));
     if (sums[1] == 0) run->peak_flops = sums[0];
     if (name && !chip) DT_INFO("MFU is not reported, because the peak rate of %s is unknown", name);
     return DT_OK;
@@ -255,8 +257,8 @@ static dt_err prepare(dt_run *run)
     DT_TRY(run_agree(run, dt_comm_attach(run->comm, &run->dev, run->cfg.comm_backend, run->cfg.comm_shared_memory)));
     DT_TRY(find_peak(run));
     DT_TRY(check_same_files(run));
-    DT_TRY(run_settle_strategy(run, run->comm->local_nranks));
-    DT_TRY(run_settle_gathered(run, run->comm->local_nranks));
+    DT_TRY(run_settle_strategy(run, dt_comm_ranks_on_node(run->comm)));
+    DT_TRY(run_settle_gathered(run, dt_comm_ranks_on_node(run->comm)));
     describe(run);
     if (dt_comm_first(run->comm)) check_world_size(run);
     return DT_OK;
@@ -306,7 +308,7 @@ static dt_err train(dt_run *run)
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, dt_comm_first(run->comm) ? write_config(run) : DT_OK));
     DT_TRY(run_agree(run, open_report(run, &p)));
     run->task.report = run->report;
-    run_stop_estimate(&run->limit, run_checkpoint_nbytes(run), run->comm->n_nodes);
+    run_stop_estimate(&run->limit, run_checkpoint_nbytes(run), dt_comm_nodes(run->comm));
     const progress from = p;
     const double begin_s = dt_now_s();
     dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);
@@ -402,7 +404,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (*run->cfg.run_output_dir)
         DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
-    const plan_setting with = run_setting(run, run->data->size, comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, dt_comm_ranks_on_node(comm));
     DT_TRY(dt_comm_agree(comm, run_plan(run, &with, &plan)));
     DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));

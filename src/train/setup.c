@@ -126,11 +126,15 @@ static dt_err open_from_keys(dt_run *run)
 
 static dt_err check_takes_images(const dt_run *run, bool has_tower)
 {
-    DT_CONFIG_CHECK(
-        run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo, kto or "
-        "eval",
-        run->cfg.run_task);
+    enum { MAX_TASKS = 32 };
+    const char *with_images[MAX_TASKS];
+    char names[256];
+    int n = 0;
+    for (int i = 0; dt_tasks[i] && n < MAX_TASKS; i++)
+        if (dt_tasks[i]->images) with_images[n++] = dt_tasks[i]->name;
+    DT_CONFIG_CHECK(run->task.ops->images || !has_tower, &run->cfg, "run", "task",
+                    "task %s accepts only language models, but the model has a vision tower; expected %s",
+                    run->cfg.run_task, dt_choices(names, sizeof names, with_images, n));
     return DT_OK;
 }
 
@@ -625,7 +629,7 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->data->size, run->comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, dt_comm_ranks_on_node(run->comm));
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         m->zero_opt.host = run->host.ops ? &run->host : &run->dev;

@@ -394,7 +394,7 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     }
     uint64_t limb[4];
     for (int k = 0; k < 4; k++) limb[k] = (uint64_t)(own >> (32 * k)) & 0xffffffffu;
-    err = zero_first_err(err, dt_comm_sum_host_u64(z->comm, limb, 4));
+    err = zero_first_err(err, dt_comm_sum_host_u64(dt_comm_all(z->comm), limb, 4));
     unsigned __int128 total = 0;
     for (int k = 3; k >= 0; k--) total = (total << 32) + limb[k];
     *sum = dt_comm_first(z->comm) ? ldexp((double)total, -shift) : 0;
@@ -408,7 +408,7 @@ static dt_err exact_sum_squares(dt_zero *z, double *sum)
     float largest = 0;
     dt_err err = largest_abs(z, &largest);
     double agreed = err == DT_OK && isfinite(largest) ? largest : INFINITY; /* MPI_MAX would lose a NaN */
-    err = zero_first_err(err, dt_comm_reduce_host_f64(z->comm, &agreed, 1, DT_MAX));
+    err = zero_first_err(err, dt_comm_reduce_host_f64(dt_comm_all(z->comm), &agreed, 1, DT_MAX));
     if (err == DT_ERR_COMM || agreed == 0 || isinf(agreed)) {
         *sum = dt_comm_first(z->comm) ? agreed : 0;
         return err;

@@ -160,7 +160,8 @@ static dt_err quantise(quantise_job *j, dt_err err)
     if (err == DT_OK) err = alloc(j);
     if (err == DT_OK) err = make_own(j);
     DT_TRY(dt_comm_agree(comm, err));
-    DT_TRY(dt_comm_join_host(comm, j->of_line, (size_t)(j->n_lines + j->n_lines % 2) * sizeof *j->of_line));
+    DT_TRY(
+        dt_comm_join_host(dt_comm_all(comm), j->of_line, (size_t)(j->n_lines + j->n_lines % 2) * sizeof *j->of_line));
     return dt_comm_agree(comm, keep_rest(j));
 }
 

@@ -257,8 +257,8 @@ typedef struct dt_mesh_shape {
     bool by_node; /* the shard axis ends at the node, and replicate connects nodes; false: sum is one shard axis */
 } dt_mesh_shape;
 
-/** Arrange the ranks in another mesh. Before dt_comm_attach. Local: all ranks return the same, from tables that they
- *  share.
+/** Arrange the ranks in another mesh. Before dt_comm_attach, and before collectives on an axis of some of the ranks.
+ *  Local: all ranks return the same, from tables that they share.
  *
  *  DT_ERR_USAGE: tp * cp does not divide the number of ranks; or, with by_node, nodes have different numbers of ranks,
  *  or tp * cp does not divide it. DT_ERR_MEMORY. After an error the mesh is as before. */
@@ -274,10 +274,19 @@ static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
 static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? axis->block_of[axis->rank] : 0; }
 
+/** The axis of all ranks, for host values. Local. */
+static inline const dt_axis *dt_comm_all(const dt_comm *comm) { return &comm->mesh.world; }
 /** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
 /** This rank's number, for messages. Local. */
 static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
+/* What the ranks of a node share, whatever their axes: its devices, memory and disks. */
+/** Number of this rank among those of its node, which selects its device. Local. */
+static inline int dt_comm_number_on_node(const dt_comm *comm) { return comm->local_rank; }
+/** Number of ranks of this rank's node. Local. */
+static inline int dt_comm_ranks_on_node(const dt_comm *comm) { return comm->local_nranks; }
+/** Number of nodes. With several, files are on a file system that they share. Local. */
+static inline int dt_comm_nodes(const dt_comm *comm) { return comm->n_nodes; }
 /** Mean over all ranks, from the sum of their values. Local. */
 static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
@@ -360,7 +369,9 @@ dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, siz
 dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
                             const size_t *recv_nbytes, dt_stream *stream);
 
-/** Copy the bytes of one rank of an axis to the others. Collective on the axis; asynchronous on stream.
+/** Copy the bytes of one rank of an axis to the others. Collective on the axis; asynchronous on stream. Root sends
+ *  2 (size - 1) / size * nbytes, and every other rank half of that. Up to 64 KiB, or on two ranks, root sends
+ *  (size - 1) * nbytes, and the others nothing.
  *
  *  buf   in on root, out on the other ranks: [nbytes]
  *  root  a rank of the axis
@@ -391,25 +402,26 @@ dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
 /** How dt_comm_reduce_host_* combine values. */
 typedef enum dt_reduce_op { DT_SUM, DT_MAX, DT_MIN } dt_reduce_op;
 
-/** Replace each value by its sum, maximum or minimum over all ranks. Collective on comm, synchronous.
+/** Replace each value by its sum, maximum or minimum over the ranks of an axis: values of samples on the axis data,
+ *  those of a rank or of its states on dt_comm_all. Collective on the axis, synchronous.
  *
  *  values  inout  [n], host, the caller's
  *
  *  DT_ERR_COMM, DT_ERR_ARG. */
-dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op);
+dt_err dt_comm_reduce_host_i64(const dt_axis *axis, int64_t *values, int n, dt_reduce_op op);
 /** As dt_comm_reduce_host_i64. MPI chooses the order of a sum: use DT_VOTE_SUM if it must be reproducible. */
-dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op);
+dt_err dt_comm_reduce_host_f64(const dt_axis *axis, double *values, int n, dt_reduce_op op);
 /** As dt_comm_reduce_host_i64, sums modulo 2^64. */
-dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n);
+dt_err dt_comm_sum_host_u64(const dt_axis *axis, uint64_t *values, int n);
 
-/** Combine arrays of which every 64-bit word is non-zero on at most one rank: all ranks get all words, bit for bit.
- *  Collective on comm, synchronous. No rank needs to know which rank holds which word.
+/** Combine arrays of which every 64-bit word is non-zero on at most one rank of an axis: all its ranks get all words,
+ *  bit for bit. Collective on the axis, synchronous. No rank needs to know which rank holds which word.
  *
  *  x       inout  host, the caller's
  *  nbytes  any size, a multiple of 8
  *
  *  DT_ERR_COMM, DT_ERR_ARG. */
-dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes);
+dt_err dt_comm_join_host(const dt_axis *axis, void *x, size_t nbytes);
 
 /** Copy a text of rank 0 to all ranks. Collective on comm, synchronous, agreed.
  *

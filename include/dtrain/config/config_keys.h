@@ -20,9 +20,13 @@
 #define DT_SINK_NAMES DT_SINKS(DT_SINK_NAME, DT_NEXT_SINK_NAME)
 
 /* clang-format off */
-/* The tasks: dt_task_NAME is the table of one (task.h). */
+/** The tasks: dt_task_NAME is the table of one (task.h). */
 #define DT_TASK_LIST(TASK) \
     TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(ppo) TASK(grpo) TASK(eval)
+/** The kinds of samples that tasks read (dataset.h): the name of the enumerator, and the value of --kind and of the
+ *  attribute. A kind is the tables dt_kind_NAME in src/data/kinds and dt_records_NAME in src/make. */
+#define DT_KIND_LIST(KIND) \
+    KIND(TOKENS, tokens) KIND(SFT, sft) KIND(PREFERENCE, preference) KIND(PROMPTS, prompts) KIND(UNPAIRED, unpaired)
 #define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \

@@ -362,6 +362,8 @@ bool dt_parse_bytes(const char *text, uint64_t *nbytes);
 
 /** Is the word in a list such as "first, second" or "first second"? */
 bool dt_has_word(const char *list, const char *word);
+/** Write n words as "a, b or c", for messages; what does not fit is cut. out: [size]. Returns out. */
+const char *dt_choices(char *out, size_t size, const char *const *word, int n);
 
 /** Free n_items malloc'ed strings and the malloc'ed array of them. Safe on NULL. */
 void dt_list_free(char **items, int n_items);

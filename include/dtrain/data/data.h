@@ -54,6 +54,8 @@ typedef struct dt_data_info {
      * image */
     int64_t n_too_long;
     int64_t n_ties;                  /* omitted pairs that are ties */
+    int64_t n_flagged;               /* unpaired: samples of the files whose answer is good; preference: ties */
+    double flagged_share;            /* their share of the samples that a run reads, by the weights of the files */
     int64_t n_packed;                /* documents or records packed into these samples; 0: no packing */
     bool of_documents;               /* kind tokens */
     bool has_margins;                /* pairs: a file has margins of the chosen answers */

@@ -5,19 +5,13 @@
 #ifndef DTRAIN_DATASET_H
 #define DTRAIN_DATASET_H
 
+#include "dtrain/config/config_keys.h"
 #include "dtrain/image/batch_images.h"
 #include "dtrain/image/image.h"
 
 /* ---- reading a file ---------------------------------------------------------------------------------------------- */
 
-/** The kinds of samples: the name of the enumerator, and the value of the attribute. A kind is a table in
- *  src/data/kinds, and one for its records in src/make. */
-#define DT_KIND_LIST(KIND)                                                                                             \
-    KIND(TOKENS, tokens)                                                                                               \
-    KIND(SFT, sft)                                                                                                     \
-    KIND(PREFERENCE, preference)                                                                                       \
-    KIND(PROMPTS, prompts)                                                                                             \
-    KIND(UNPAIRED, unpaired)
+/** The kinds of samples, of DT_KIND_LIST. */
 #define DT_KIND_ENUMERATOR(upper, lower) DT_DATASET_##upper,
 typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS } dt_dataset_kind;
 /** "tokens", "sft", ...: the value of the attribute */
@@ -29,19 +23,17 @@ typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Safety label of an answer, as stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
-/** Labels of the pairs in a batch: sample k has the sequences 2k (chosen) and 2k + 1 (rejected). */
-typedef struct dt_batch_pairs {
-    float *margin;   /* [n_samples] margin of the chosen text; 0: unknown */
-    uint8_t *tie;    /* [n_samples] 1: a tie, neither text is better */
-    uint8_t *safety; /* [n_seq]: dt_safety */
-} dt_batch_pairs;
-/** The labels of a batch of pairs. Local. */
-const dt_batch_pairs *dt_pairs_of(const dt_batch *b);
-/** Labels of the answers in a batch of kind unpaired. */
+/** Labels of the samples with answers in a batch. A pair k has the sequences 2k (chosen) and 2k + 1 (rejected). */
 typedef struct dt_batch_labels {
-    uint8_t *good; /* [n_samples] */
+    float *margin; /* [n_samples] margin of the chosen text; 0: unknown */
+    union {
+        uint8_t *tie;  /* [n_samples] preference: 1: neither text is better */
+        uint8_t *good; /* [n_samples] unpaired: 1: the answer is good */
+        uint8_t *flag; /* either */
+    };
+    uint8_t *safety; /* [n_seq]: dt_safety */
 } dt_batch_labels;
-/** The labels of a batch of kind unpaired. Local. */
+/** The labels of a batch of a kind with answers. Local. */
 const dt_batch_labels *dt_labels_of(const dt_batch *b);
 /** The largest batch of a kind. */
 typedef struct dt_kind_batch {

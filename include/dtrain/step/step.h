@@ -52,7 +52,8 @@ enum { DT_MAX_TRAINED = 4, DT_MAX_SAVED = DT_MAX_TRAINED + 1 /* dt_task.kept */ 
 typedef struct dt_micro {
     const dt_batch *batch; /* of this rank; borrowed until the next call; empty (n_tok 0) if it has none */
     int n_micro;           /* number of micro-steps of the step: the same on all ranks and in all calls of the step */
-    double inv_norm;       /* 1 / the divisor of the step's loss over all ranks; 0: an empty step, or a validation */
+    double inv_norm;       /* 1 / the divisor of the step's loss over all ranks; 0: an empty step */
+    bool validation;       /* forward and metrics only (dt_task_forward) */
 } dt_micro;
 
 /** The model's predictions for the targets of a batch, with logits divided by the task's temperature: [n_target] each,
@@ -279,9 +280,9 @@ float dt_task_inv_temperature(const dt_task *t);
 /** Run one micro-step: forward, weights, head, backward, metrics; also with an empty batch. step: key of dropout.
  *  Collective, as the model's units are acquired and released. A local error ends the job. */
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);
-/** Run forward and metrics of one micro-step, without dropout and gradients. Otherwise as dt_task_micro_step.
- *  DT_ERR_DATA: as dt_model_forward. */
-dt_err dt_task_forward(dt_task *t, const dt_micro *m);
+/** Run forward and metrics of one micro-step of a validation, without dropout and gradients. batch: as dt_micro.batch.
+ *  Otherwise as dt_task_micro_step. DT_ERR_DATA: as dt_model_forward. */
+dt_err dt_task_forward(dt_task *t, const dt_batch *batch);
 
 /* ---- auxiliary models -------------------------------------------------------------------------------------------- */
 

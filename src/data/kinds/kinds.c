@@ -9,19 +9,20 @@ const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kinds[kind]->nam
 
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
 {
-    size_t n = 0;
-    for (int k = 0; k < DT_N_DATASET_KINDS && n < DT_KIND_NAMES_SIZE; k++)
-        n += (size_t)snprintf(text + n, DT_KIND_NAMES_SIZE - n, "%s%s",
-                              k == 0                       ? ""
-                              : k + 1 < DT_N_DATASET_KINDS ? ", "
-                                                           : " or ",
-                              kinds[k]->name);
-    return text;
+    const char *name[DT_N_DATASET_KINDS];
+    for (int k = 0; k < DT_N_DATASET_KINDS; k++) name[k] = kinds[k]->name;
+    return dt_choices(text, DT_KIND_NAMES_SIZE, name, DT_N_DATASET_KINDS);
+}
+
+/* What the samples of a kind add to batches; NULL: nothing. */
+static const dt_extension_form *extension_of(dt_dataset_kind kind)
+{
+    return kinds[kind]->samples ? kinds[kind]->samples->extension : NULL;
 }
 
 dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *ledger)
 {
-    const dt_extension_form *extension = kinds[most->kind]->extension;
+    const dt_extension_form *extension = extension_of(most->kind);
     DT_TRY(dt_batch_alloc(b, most->max_tok, most->max_seq, ledger));
     if (extension) DT_TRY(dt_batch_extend(b, extension, NULL, ledger));
     return dt_batch_add_images(b, most->max_images, most->image_nbytes, ledger);
@@ -30,6 +31,6 @@ dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *le
 size_t dt_kind_batch_nbytes(const dt_kind_batch *most)
 {
     return dt_batch_nbytes(most->max_tok, most->max_seq) +
-           dt_extension_nbytes(kinds[most->kind]->extension, NULL, most->max_seq) +
+           dt_extension_nbytes(extension_of(most->kind), NULL, most->max_seq) +
            dt_batch_images_nbytes(most->max_images, most->image_nbytes, most->max_seq);
 }

@@ -1,5 +1,5 @@
 /* kinds.h - a kind of samples, as a table: the arrays of its files, and functions that read, print and batch its
- * samples. A new kind is one file here, one in src/make (record_kinds.h) and a line of DT_KIND_LIST (dataset.h). */
+ * samples. A new kind is one file here, one in src/make (record_kinds.h) and a word of DT_KIND_LIST (config_keys.h). */
 #ifndef DTRAIN_DATA_KINDS_H
 #define DTRAIN_DATA_KINDS_H
 
@@ -32,12 +32,9 @@ typedef struct dt_kind {
         const char *name; /* NULL: its files do not have this array */
         bool optional;
     } column[DT_N_COLUMNS];
-    const dt_samples_ops *samples;      /* the layout of its samples; NULL: data.packing chooses one */
-    int n_sequences;                    /* of a sample in a batch; 0: data.packing decides */
-    bool answers;                       /* its texts have prompt lengths; images are in the prompts */
-    const dt_extension_form *extension; /* of batches; NULL: none */
-    /** Write a sample's attributes into the batch's extension, before its texts. */
-    void (*label)(dt_batch *b, const dt_pair *pair);
+    const dt_samples_ops *samples; /* the layout of its samples; NULL: data.packing chooses one */
+    int n_sequences;               /* of a sample in a batch; 0: data.packing decides */
+    bool answers;                  /* its texts have prompt lengths; images are in the prompts */
 
     /** Read and write the attributes that only files of this kind have. The file has samples first .. first+n-1 of the
      *  writer. Called with the HDF5 lock held. */

@@ -1,35 +1,10 @@
 /* preference.c - kind preference: a chosen and a rejected text with the same prompt, each a sequence of a batch. */
 #include "kinds.h"
-#include "dtrain/data/data.h"
 #include "dtrain/io/io.h"
 #include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- batches ----------------------------------------------------------------------------------------------------- */
-
-static size_t lay_out(void *self, int32_t max_seq, void *block)
-{
-    dt_batch_pairs *p = self;
-    size_t used = 0;
-    p->margin = dt_carve(block, &used, max_seq, sizeof *p->margin);
-    p->tie = dt_carve(block, &used, max_seq, sizeof *p->tie);
-    p->safety = dt_carve(block, &used, max_seq, sizeof *p->safety);
-    return used;
-}
-
-static const dt_extension_form form = {"labels of pairs", sizeof(dt_batch_pairs), lay_out};
-
-const dt_batch_pairs *dt_pairs_of(const dt_batch *b) { return dt_batch_extension(b, &form); }
-
-static void label(dt_batch *b, const dt_pair *pair)
-{
-    const dt_batch_pairs *p = dt_pairs_of(b);
-    p->margin[b->n_samples] = pair->margin;
-    p->tie[b->n_samples] = pair->tie;
-    for (int side = 0; side < DT_N_SIDES; side++) p->safety[b->n_seq + side] = (uint8_t)pair->safety[side];
-}
 
 /* ---- pairs without signal ---------------------------------------------------------------------------------------- */
 
@@ -193,8 +168,6 @@ const dt_kind dt_kind_preference = {.name = "preference",
                                     .samples = &dt_samples_answers,
                                     .n_sequences = 2,
                                     .answers = true,
-                                    .extension = &form,
-                                    .label = label,
                                     .read_head = read_counts,
                                     .write_head = write_counts,
                                     .judge = judge,

@@ -1,21 +1,6 @@
 /* unpaired.c - kind unpaired: a prompt, an answer, and whether the answer is good. For KTO. */
 #include "kinds.h"
-#include "dtrain/data/data.h"
 #include <inttypes.h>
-
-static size_t lay_out(void *self, int32_t max_seq, void *block)
-{
-    dt_batch_labels *l = self;
-    size_t used = 0;
-    l->good = dt_carve(block, &used, max_seq, sizeof *l->good);
-    return used;
-}
-
-static const dt_extension_form form = {"labels of answers", sizeof(dt_batch_labels), lay_out};
-
-const dt_batch_labels *dt_labels_of(const dt_batch *b) { return dt_batch_extension(b, &form); }
-
-static void label(dt_batch *b, const dt_pair *answer) { dt_labels_of(b)->good[b->n_samples] = answer->good; }
 
 static dt_err print_answers(dt_dataset *d)
 {
@@ -55,7 +40,5 @@ const dt_kind dt_kind_unpaired = {.name = "unpaired",
                                   .samples = &dt_samples_answers,
                                   .n_sequences = 1,
                                   .answers = true,
-                                  .extension = &form,
-                                  .label = label,
                                   .print_info = print_answers,
                                   .show = show_answer};

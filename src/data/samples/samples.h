@@ -44,8 +44,9 @@ typedef struct dt_samples dt_samples;
 
 typedef struct dt_samples_ops {
     const char *name;
-    size_t impl_nbytes;              /* of impl, which is zeroed before open; 0: none */
-    dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, n_too_long, max_..., impl */
+    size_t impl_nbytes;                 /* of impl, which is zeroed before open; 0: none */
+    const dt_extension_form *extension; /* what its samples add to batches; NULL: nothing */
+    dt_err (*open)(dt_samples *set);    /* fills n_samples, n_dropped, n_too_long, max_..., impl */
     /* NULL for prompts, as is fill */
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
     /** Append sample i to the batch: token, target, pos, weight, seq_start, n_tok and n_seq. The batch has room. */
@@ -65,6 +66,7 @@ struct dt_samples {
     dt_cut_counts cut;
     int64_t n_too_long; /* dropped pairs, or records with images that seq_len would cut */
     int64_t n_ties;     /* dropped pairs with a tie */
+    int64_t n_flagged;  /* samples with answers whose flag is set (dt_pair) */
     int64_t max_tok;    /* maximum tokens of a sample: T; of prompts the longest */
     int64_t max_seq;    /* maximum sequences of a sample */
     int64_t max_images; /* maximum images of a sample */

@@ -22,7 +22,7 @@ typedef struct scan {
     answers *p;
     dt_side side;
     uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
-    uint8_t *tie;     /* [n_alloc] */
+    uint8_t *flag;    /* [n_alloc] */
     int64_t n_alloc;
 } scan;
 
@@ -50,19 +50,23 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     const dt_dataset *d = s->set->dataset;
     if (n > s->n_alloc) {
         DT_RESIZE(s->prompt, n, "%s: no memory to read the lengths of prompts", d->path);
-        DT_RESIZE(s->tie, n, "%s: no memory to read the lengths of prompts", d->path);
+        DT_RESIZE(s->flag, n, "%s: no memory to read the lengths of prompts", d->path);
         s->n_alloc = n;
     }
-    const bool ties = s->set->opt.no_ties && d->info.has_flags;
+    const bool last = (int)s->side == d->kind->n_sequences - 1;
     DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + (int)s->side], first, n, s->prompt));
-    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], first, n, s->tie));
+    if (d->info.has_flags)
+        DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], first, n, s->flag));
+    else
+        memset(s->flag, 0, (size_t)n);
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " token%s", d->path,
                  d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok,
                  dt_plural((int64_t)n_tok));
-        add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
+        add_side(s, first + i, n_tok, s->prompt[i], s->set->opt.no_ties && s->flag[i]);
+        s->set->n_flagged += last && s->flag[i] && s->p->r.len[first + i].n_target >= STAYS;
     }
     return DT_OK;
 }
@@ -103,7 +107,7 @@ static dt_err answers_open(dt_samples *set)
         err = dt_dataset_each_block(set->dataset, s.side, scan_block, &s);
     }
     free(s.prompt);
-    free(s.tie);
+    free(s.flag);
     DT_TRY(err);
     DT_TRY(keep(set, p));
     set->n_samples = r->n;
@@ -118,6 +122,28 @@ static void answers_counts(const dt_samples *set, int64_t i, dt_sample_counts *c
     const dt_record_len *len = &p->r.len[i];
     *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i],
                             p->r.n_images && p->r.n_images[i]};
+}
+
+static size_t lay_out_labels(void *self, int32_t max_seq, void *block)
+{
+    dt_batch_labels *l = self;
+    size_t used = 0;
+    l->margin = dt_carve(block, &used, max_seq, sizeof *l->margin);
+    l->flag = dt_carve(block, &used, max_seq, sizeof *l->flag);
+    l->safety = dt_carve(block, &used, max_seq, sizeof *l->safety);
+    return used;
+}
+
+static const dt_extension_form labels = {"labels of answers", sizeof(dt_batch_labels), lay_out_labels};
+
+const dt_batch_labels *dt_labels_of(const dt_batch *b) { return dt_batch_extension(b, &labels); }
+
+static void label(dt_batch *b, const dt_pair *pair, int64_t n_sequences)
+{
+    const dt_batch_labels *l = dt_labels_of(b);
+    l->margin[b->n_samples] = pair->margin;
+    l->flag[b->n_samples] = pair->flag;
+    for (int side = 0; side < n_sequences; side++) l->safety[b->n_seq + side] = (uint8_t)pair->safety[side];
 }
 
 static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
@@ -141,7 +167,7 @@ static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     const int32_t before = b->n_tok;
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
-    set->dataset->kind->label(b, &pair);
+    label(b, &pair, set->max_seq);
     for (int side = 0; side < set->max_seq; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
     DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
              set->dataset->path);
@@ -178,6 +204,7 @@ static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt
 
 const dt_samples_ops dt_samples_answers = {.name = "answers",
                                            .impl_nbytes = sizeof(answers),
+                                           .extension = &labels,
                                            .open = answers_open,
                                            .counts = answers_counts,
                                            .fill = answers_fill,

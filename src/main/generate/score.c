@@ -97,7 +97,7 @@ static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine
 {
     int64_t n_passes = 0;
     for (int i = 0; i < n_mine; n_passes++) i = fill(p, mine, n_mine, i);
-    DT_TRY(dt_comm_reduce_host_i64(&a->comm, &n_passes, 1, DT_MAX));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(&a->comm), &n_passes, 1, DT_MAX));
     dt_err err = DT_OK;
     for (int next = 0; n_passes > 0 && err == DT_OK; n_passes--) {
         const int first = next;

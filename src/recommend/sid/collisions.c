@@ -159,7 +159,7 @@ static dt_err one_round(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_si
         dt_phase_enter(s->phase, "collisions", "");
         err = dt_sid_distances(s, p, b, item, m, cost);
         if (err == DT_OK) err = dt_comm_agree(s->comm, part_groups(s, how, g, first, end, cost, last));
-        if (err == DT_OK) err = dt_comm_join_host(s->comm, last, (size_t)m * sizeof *last);
+        if (err == DT_OK) err = dt_comm_join_host(&s->comm->mesh.data, last, (size_t)m * sizeof *last);
         for (int64_t i = 0; i < m && err == DT_OK; i++) code[item[i]] = (int32_t)last[i];
     }
     free(cost);

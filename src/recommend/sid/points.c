@@ -88,7 +88,7 @@ dt_err dt_sid_points_measure(const dt_sid *s, dt_sid_points *p)
 {
     memset(p->norm, 0, (size_t)p->n * sizeof *p->norm);
     DT_TRY(dt_comm_agree(s->comm, measure_own(s, p)));
-    return dt_comm_join_host(s->comm, p->norm, (size_t)p->n * sizeof *p->norm);
+    return dt_comm_join_host(&s->comm->mesh.data, p->norm, (size_t)p->n * sizeof *p->norm);
 }
 
 dt_err dt_sid_points_subtract(const dt_sid *s, dt_sid_points *p, const void *codebook, const int32_t *code)
@@ -257,7 +257,7 @@ dt_err dt_sid_nearest(const dt_sid *s, const dt_sid_points *p, const dt_sid_book
     const size_t nbytes = (size_t)p->n * sizeof(struct found);
     struct found *found = calloc((size_t)p->n, sizeof *found);
     dt_err err = found ? find_own(s, p, b, found) : dt_fail(DT_ERR_MEMORY, "out of memory for %zu bytes", nbytes);
-    if ((err = dt_comm_agree(s->comm, err)) == DT_OK) err = dt_comm_join_host(s->comm, found, nbytes);
+    if ((err = dt_comm_agree(s->comm, err)) == DT_OK) err = dt_comm_join_host(&s->comm->mesh.data, found, nbytes);
     for (int64_t i = 0; i < p->n && err == DT_OK; i++) code[i] = found[i].code, distance[i] = found[i].distance;
     free(found);
     return err;
@@ -321,5 +321,5 @@ dt_err dt_sid_distances(const dt_sid *s, const dt_sid_points *p, const dt_sid_bo
     const size_t nbytes = (size_t)(n_items * b->n_codes) * sizeof *cost;
     memset(cost, 0, (nbytes + 7) / 8 * 8);
     DT_TRY(dt_comm_agree(s->comm, own_distances(s, p, b, item, n_items, cost)));
-    return dt_comm_join_host(s->comm, cost, (nbytes + 7) / 8 * 8);
+    return dt_comm_join_host(&s->comm->mesh.data, cost, (nbytes + 7) / 8 * 8);
 }

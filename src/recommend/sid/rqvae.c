@@ -420,7 +420,7 @@ dt_err dt_rqvae_backward(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item,
     dt_err err = sums ? dt_rqvae_books(v, v->books) : dt_fail(DT_ERR_MEMORY, "out of memory for the sums of a batch");
     err = dt_comm_agree(s->comm, err);
     if (err == DT_OK) err = all_blocks(v, rows, item, n, sums);
-    if (err == DT_OK) err = dt_comm_join_host(s->comm, sums, nbytes);
+    if (err == DT_OK) err = dt_comm_join_host(&s->comm->mesh.data, sums, nbytes);
     *loss = (dt_rqvae_loss){0};
     for (int64_t b = 0; b < n_blocks && err == DT_OK; b++) {
         loss->reconstruction += sums[b * n_sums];

@@ -235,14 +235,14 @@ static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
 static dt_err dpo_evaluate(dt_task *t, int64_t micro)
 {
     dpo *d = t->self;
-    dt_micro m = {0};
+    const dt_batch *b;
     dt_phase_enter(t->phase, "read", "validation");
     d->part = DT_OF_VALIDATION;
     if (micro == 0 && d->aot.number) DT_TRY(dpo_match(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
     d->first_pair = dpo_first_pair(t, micro);
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
-    DT_TRY(score(t, m.batch));
-    return dt_task_forward(t, &m);
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
+    DT_TRY(score(t, b));
+    return dt_task_forward(t, b);
 }
 
 /* Count the multiplier that the step used, then update it. */

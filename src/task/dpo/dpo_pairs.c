@@ -59,7 +59,7 @@ static double mean_logp(const dpo_answers *a, int side) { return a->sum_logp[sid
 static void judge(const dt_task *t, const dt_batch *b, int64_t k, dpo_answers *a)
 {
     const dpo *d = t->self;
-    a->delta[DPO_HELPFUL] = (double)dt_pairs_of(b)->margin[k];
+    a->delta[DPO_HELPFUL] = (double)dt_labels_of(b)->margin[k];
     for (int goal = 0; goal < DPO_GOALS; goal++) {
         const float *score = d->judge[goal].score + DT_N_SIDES * k;
         if (d->has_judge[goal]) a->delta[goal] = (double)score[0] - (double)score[1];

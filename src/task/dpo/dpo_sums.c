@@ -117,7 +117,7 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
     const dpo *d = t->self;
     const dt_batch *b = m->batch;
-    const double per_token = d->pairs_per_token[m->inv_norm == 0];
+    const double per_token = d->pairs_per_token[m->validation];
     double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
     dt_task_count_images(t, b);
     for (int64_t k = 0; k < b->n_samples; k++) {

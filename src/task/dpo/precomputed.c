@@ -123,7 +123,7 @@ static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 static dt_err sum_all(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 {
     DT_TRY(dt_comm_agree(t->comm, sum_part(p, t, sum)));
-    return dt_comm_sum_host_u64(t->comm, sum, 1);
+    return dt_comm_sum_host_u64(t->data, sum, 1);
 }
 
 static dt_err open_file(dt_precomputed *p, const char *path, int how)

@@ -22,13 +22,13 @@ static float number_of(uint32_t key)
     return x;
 }
 
-static dt_err sum(dt_comm *comm, int64_t *values, int n)
+static dt_err sum(const dt_axis *axis, int64_t *values, int n)
 {
-    return comm ? dt_comm_reduce_host_i64(comm, values, n, DT_SUM) : DT_OK;
+    return axis ? dt_comm_reduce_host_i64(axis, values, n, DT_SUM) : DT_OK;
 }
 
 /* The key at index k, from 0, of all sorted keys. */
-static dt_err select_key(dt_comm *comm, const float *x, int64_t n, int64_t k, uint32_t *key)
+static dt_err select_key(const dt_axis *axis, const float *x, int64_t n, int64_t k, uint32_t *key)
 {
     *key = 0;
     for (int shift = 32 - BITS; shift >= 0; shift -= BITS) {
@@ -39,24 +39,24 @@ static dt_err select_key(dt_comm *comm, const float *x, int64_t n, int64_t k, ui
             const bool same_so_far = shift == 32 - BITS || mine >> (shift + BITS) == *key >> (shift + BITS);
             if (same_so_far) count[mine >> shift & (N_DIGITS - 1)]++;
         }
-        DT_TRY(sum(comm, count, N_DIGITS));
+        DT_TRY(sum(axis, count, N_DIGITS));
         while (digit < N_DIGITS - 1 && k >= count[digit]) k -= count[digit++];
         *key |= (uint32_t)digit << shift;
     }
     return DT_OK;
 }
 
-dt_err dt_quantile(dt_comm *comm, const float *x, int64_t n, float q, float *quantile)
+dt_err dt_quantile(const dt_axis *axis, const float *x, int64_t n, float q, float *quantile)
 {
     int64_t n_all = n;
     uint32_t below, above;
-    DT_TRY(sum(comm, &n_all, 1));
+    DT_TRY(sum(axis, &n_all, 1));
     *quantile = NAN;
     if (n_all == 0) return DT_OK;
     const float place = q * (float)(n_all - 1); /* fp32 as in torch: it decides for values equal to the quantile */
     const int64_t at = dt_min_i64((int64_t)floorf(place), n_all - 1);
-    DT_TRY(select_key(comm, x, n, at, &below));
-    DT_TRY(select_key(comm, x, n, dt_min_i64((int64_t)ceilf(place), n_all - 1), &above));
+    DT_TRY(select_key(axis, x, n, at, &below));
+    DT_TRY(select_key(axis, x, n, dt_min_i64((int64_t)ceilf(place), n_all - 1), &above));
     const float low = number_of(below), high = number_of(above);
     *quantile = low + (high - low) * (place - floorf(place));
     return DT_OK;

@@ -189,7 +189,7 @@ static dt_err find_top_entropies(grpo *g, dt_task *t)
     int64_t n = 0;
     dt_phase_enter(t->phase, "score", "entropy");
     for (int micro = 0; micro < g->step.micro.n_micro; micro++) DT_TRY(find_entropies(g, t, micro, &n));
-    return dt_quantile(t->comm, g->selected, n, q, &g->step.entropy_least);
+    return dt_quantile(t->data, g->selected, n, q, &g->step.entropy_least);
 }
 
 static dt_err grpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)

@@ -65,7 +65,7 @@ static dt_err share_budget(dt_run *run, budget *b)
     int64_t nbytes[MAX_MEMORIES] = {0};
     for (int i = 0; i < b->n; i++)
         nbytes[i] = b->memory[i].nbytes < INT64_MAX ? (int64_t)b->memory[i].nbytes : INT64_MAX;
-    DT_TRY(dt_comm_reduce_host_i64(run->comm, nbytes, b->n, DT_MIN));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), nbytes, b->n, DT_MIN));
     for (int i = 0; i < b->n; i++) b->memory[i].nbytes = nbytes[i] < INT64_MAX ? (size_t)nbytes[i] : SIZE_MAX;
     return DT_OK;
 }
@@ -93,7 +93,7 @@ static dt_err take_first(dt_run *run, choice *c)
 {
     int64_t works[MAX_STRATEGIES];
     for (int i = 0; i < c->n; i++) works[i] = c->trials[i].works;
-    DT_TRY(dt_comm_reduce_host_i64(run->comm, works, c->n, DT_MIN));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), works, c->n, DT_MIN));
     for (c->taken = 0; c->taken < c->n && !works[c->taken];) c->taken++;
     if (c->taken == c->n) c->taken = -1;
     return DT_OK;
@@ -133,7 +133,7 @@ static dt_err settle(dt_run *run, int ranks_per_node, choice *c)
     const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
     DT_TRY(run_agree(run, try_all(run, &l, ranks_per_node, c)));
     DT_TRY(take_first(run, c));
-    if (dt_comm_first(run->comm)) run_say_trials(c->list, c->trials, c->n, run->comm->n_nodes > 1);
+    if (dt_comm_first(run->comm)) run_say_trials(c->list, c->trials, c->n, dt_comm_nodes(run->comm) > 1);
     return run_agree(run, c->taken < 0 ? refuse_all(run, &l, ranks_per_node, c) : write_down(run, &c->list[c->taken]));
 }
 
@@ -166,7 +166,7 @@ dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
     const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
     DT_TRY(run_agree(run, try_gathered(run, &l, ranks_per_node, &t)));
     int64_t fits = t.gathered;
-    DT_TRY(dt_comm_reduce_host_i64(run->comm, &fits, 1, DT_MIN));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), &fits, 1, DT_MIN));
     run->task.keep_gathered = fits;
     if (!fits)
         DT_INFO("zero.stage = 3: all parameters at once exceed zero.max_live_parameters or the free memory, so each "

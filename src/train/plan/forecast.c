@@ -255,7 +255,7 @@ static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
         DT_TRY(run_grad_sum_squares(s->run, s->main.zero, &squares));
         DT_TRY(dt_zero_update(s->main.zero, &update, NULL));
     } else {
-        DT_TRY(dt_task_forward(&s->task, &(dt_micro){.batch = &s->batch, .n_micro = 1}));
+        DT_TRY(dt_task_forward(&s->task, &s->batch));
     }
     dt_count_now(&s->dev, f->step_s);
     for (int i = 0; i < DT_COUNT_CLOCKS; i++) f->step_s[i] += more_s[i] - begin_s[i];
