@@ -92,10 +92,10 @@ static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *i
                 "between them; add records with label %s",
                 t->cfg->data_train, n_good, n_bad, n_good ? "false" : "true");
     else if (good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
-        DT_WARN("[data] train: %" PRId64 " good and %" PRId64
+        DT_WARN("[data] train = %s: found %" PRId64 " good and %" PRId64
                 " bad answers: the weights of the good ones add up to %.3g "
                 "times those of the bad ones; usual is 1 to 4/3, with kto.%s = %.3g to %.3g",
-                n_good, n_bad, ratio, more_good ? "undesirable_weight" : "desirable_weight",
+                t->cfg->data_train, n_good, n_bad, ratio, more_good ? "undesirable_weight" : "desirable_weight",
                 more_good ? k->weight[BAD] * ratio / high : k->weight[GOOD] * low / ratio,
                 more_good ? k->weight[BAD] * ratio / low : k->weight[GOOD] * high / ratio);
 }
@@ -114,7 +114,8 @@ static dt_err warn_of_data(const dt_task *t, const kto *k)
                 " samples, so its kl comes from its own answer; choose another batch size",
                 t->batching.train_batch_size, info->n_samples);
     if (t->valid && dt_loader_info(t->valid)->n_samples == 1)
-        DT_WARN("[data] validation has 1 sample, so its kl comes from its own answer");
+        DT_WARN("[data] validation = %s: it has 1 sample, so its kl comes from its own answer",
+                t->cfg->data_validation);
     return DT_OK;
 }
 
