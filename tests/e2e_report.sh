@@ -49,7 +49,7 @@ expect "leaves no file to it" test ! -e "$tmp/node.prom" -a ! -e "$tmp/node.prom
 ends_saying "a name that it would not read: 64" 64 'prometheus_path: expected the name of a file that ends in .prom' train 0 prom3 $prom --check log.prometheus_path="$tmp/node"
 eval_alone() { run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$(newest plain)" data.validation="$tmp/valid.h5" "$@"; }
 ends "an evaluation without a directory" 0 eval_alone log.report_to=stdout,csv,prometheus
-expect_text "warns of a sink that writes nothing" 'report_to: prometheus writes nothing, because run.output_dir or log.prometheus_path is not set'
+expect_text "warns of a sink that writes nothing" 'report_to: prometheus writes nothing; set run.output_dir or log.prometheus_path$'
 is "once for each sink" "$(grep -c 'writes nothing' "$out")" 2
 ends "with a path of its own" 0 eval_alone log.report_to=stdout,prometheus log.prometheus_path="$tmp/eval.prom"
 expect "there is no warning" sh -c '! grep -q "writes nothing" "$1"' sh "$out"

@@ -102,8 +102,8 @@ static void warn_of_no_dir(int sink, const dt_config *cfg)
 {
     const char *key = SINKS[sink].sink->other_key;
     if (dt_config_given(cfg, "log", "report_to"))
-        DT_WARN("[log] report_to: %s writes nothing, because run.output_dir%s%s is not set", SINKS[sink].name,
-                key ? " or " : "", key ? key : "");
+        DT_WARN("[log] report_to: %s writes nothing; set run.output_dir%s%s", SINKS[sink].name, key ? " or " : "",
+                key ? key : "");
 }
 
 static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
