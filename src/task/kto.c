@@ -93,8 +93,8 @@ static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *i
                 t->cfg->data_train, n_good, n_bad, n_good ? "false" : "true");
     else if (good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
         DT_WARN("[data] train: %" PRId64 " good and %" PRId64
-                " bad answers: the weights of the good ones add up to %.3g "
-                "times those of the bad ones; usual is 1 to 4/3, with kto.%s = %.3g to %.3g",
+                " bad answers: weights included, the good ones count %.3g times as much as the bad ones; usual is 1 to "
+                "4/3, with kto.%s = %.3g to %.3g",
                 n_good, n_bad, ratio, more_good ? "undesirable_weight" : "desirable_weight",
                 more_good ? k->weight[BAD] * ratio / high : k->weight[GOOD] * low / ratio,
                 more_good ? k->weight[BAD] * ratio / low : k->weight[GOOD] * high / ratio);
