@@ -21,8 +21,7 @@ static dt_err copy_elems(dt_stream *s, const void *src, void *dst, dt_dtype dt, 
 dt_err cuda_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
                     dt_stream *stream)
 {
-    DT_CHECK(src != dst || src_dt == dst_dt || n == 0, DT_ERR_ARG,
-             "internal: convert: cannot convert in place from %s to %s", dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
+    DT_TRY(dt_convert_check(src, src_dt, dst, dst_dt, n));
     if (n == 0) return DT_OK;
     dt_stream *s = cuda_stream(dev, stream, "convert");
     CUDA_BY_DTYPE(src_dt, S, "convert", {
@@ -218,7 +217,7 @@ template <class T> struct dropout {
 dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
                     const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
 {
-    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "internal: dropout: expected p in [0, 1), found %g", (double)p);
+    DT_TRY(dt_dropout_check(p));
     dt_stream *s = cuda_stream(dev, stream, "dropout");
     CUDA_BY_DTYPE(dt, T, "dropout", {
         const int64_t per_row = ceil_div(width, dropout<T>::V);

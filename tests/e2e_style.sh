@@ -87,4 +87,12 @@ families=$(grep -oE 'TYPE\([a-z0-9_]+\)' include/dtrain/config/model_types.h | s
 expect "there are families" test -n "$families"
 grep -rnE "family *[!=]=|dt_family_($families)|\"($families)\"|tower *[!=]= *&" src include cuda | grep -vE '^src/(model/families|tokenizer|chat)/|^src/io/hub\.c:|^[^:]*:[0-9]*:(/\*| \*)' >"$out"
 expect "nothing but its file and the list names a model family" test ! -s "$out"
+
+# Operations of devices (CONTRIBUTING.md, "Adding a device operation").
+sed -nE 's/^DT_OP[A-Z_]*\(([a-z0-9_]+),.*/\1/p' include/dtrain/device/op_list.h >"$tmp/operations"
+expect "there are operations" test "$(wc -l <"$tmp/operations")" -gt 30
+while read -r op; do
+    grep -l "RUN($op," tests/test_device_*.c | grep -qv nothing || echo "$op: no RUN($op, ...) in tests/test_device_*.c"
+done <"$tmp/operations" >"$out"
+expect "every operation is compared with a plain loop" test ! -s "$out"
 e2e_done

@@ -4,104 +4,139 @@
 #include "device_fixture.h"
 
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
-enum { N_TYPES = sizeof types / sizeof types[0], N_ARRAYS = 9, N = 64 };
+enum { N_TYPES = sizeof types / sizeof types[0], N = 64, N_SCRATCH = 1 << 13 };
 
-/* Arrays of bytes 0xff: NaN in all types, and indices that are nowhere. */
-static uint8_t arrays[N_ARRAYS][N];
+/* Each of other bytes, which are finite in all types and indices that are nowhere. */
+static uint8_t arrays[MAX_COPIES][N];
+static float scratch[N_SCRATCH];
+static uint64_t result[2]; /* of reductions */
 
 #define A(i) ((void *)ARR(arrays[i], N))
+#define SCRATCH ((void *)ARR(scratch, N_SCRATCH))
 #define RUN_ON_NOTHING(op, ...)                                                                                        \
     do {                                                                                                               \
-        spoil();                                                                                                       \
-        RUN(op, __VA_ARGS__);                                                                                          \
-        if (!are_as_they_were()) fail_msg("%s writes where nothing was asked for", #op);                               \
+        fill();                                                                                                        \
+        expect_nothing(#op, TRY(op, __VA_ARGS__));                                                                     \
     } while (0)
 
-static void spoil(void) { memset(arrays, 0xff, sizeof arrays); }
-static bool are_as_they_were(void)
+static void fill(void)
 {
-    const uint8_t *all = arrays[0];
-    size_t i = 0;
-    while (i < sizeof arrays && all[i] == 0xff) i++;
-    return i == sizeof arrays;
+    for (int i = 0; i < MAX_COPIES; i++) memset(arrays[i], 0xfb - i, N);
+}
+static void expect_nothing(const char *op, dt_err err)
+{
+    int i = 0;
+    if (err != DT_OK) fail_msg("%s: %s", op, dt_error_message());
+    while (i < MAX_COPIES * N && arrays[i / N][i % N] == 0xfb - i / N) i++;
+    if (i < MAX_COPIES * N) fail_msg("%s writes where nothing was asked for", op);
 }
 
-/* Scratch on the device; freed by scratch_free. */
-static float *scratch;
-static void *scratch_of(fixture *f, int64_t n)
+/* ---- each operation of the list, with arguments by name and type ------------------------------------------------- */
+
+static void *array_of(fixture *f, const char *name)
 {
-    free(scratch);
-    scratch = calloc((size_t)n + 1, sizeof *scratch);
-    assert_non_null(scratch);
-    return ARR(scratch, n + 1);
-}
-static int scratch_free(void **state)
-{
-    free(scratch);
-    scratch = NULL;
-    return 0;
+    if (!strcmp(name, "result")) return ARR(result, 2);
+    return !strcmp(name, "scratch") ? SCRATCH : A(f->n_copies); /* the next array */
 }
 
-TEST(elements)
+/* The next type: the digits of `way` in base N_TYPES, and zeros. */
+static int way;
+static dt_dtype next_type(void)
+{
+    const dt_dtype dt = types[way % N_TYPES];
+    way /= N_TYPES;
+    return dt;
+}
+
+/* Sizes that count what is computed are 0. */
+static double value_of(const char *name)
+{
+    static const char *const counts[] = {"n", "n_rows", "n_tok", "m", "nbytes"};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (!strcmp(name, counts[i])) return 0;
+    return !strcmp(name, "width") || !strcmp(name, "ld") ? 8 : !strcmp(name, "p") ? 0.5 : 1;
+}
+
+static dt_patches none_dt_patches(fixture *f, dt_dtype dt) { return (dt_patches){.size = 4, .patch = 2, .dt = dt}; }
+static dt_matmul none_dt_matmul(fixture *f, dt_dtype dt)
+{
+    return (dt_matmul){.n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4, .dt = dt, .c_dtype = DT_F32};
+}
+static dt_rmsnorm none_dt_rmsnorm(fixture *f, dt_dtype dt) { return (dt_rmsnorm){0, 8, 1, 8, 8, 1e-5f, false, dt}; }
+static dt_heads none_dt_heads(fixture *f, dt_dtype dt)
+{
+    return (dt_heads){
+        .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .x_ld = 8, .q_ld = 4, .kv_ld = 2, .eps = 1, .dt = dt};
+}
+static dt_attention none_dt_attention(fixture *f, dt_dtype dt)
+{
+    static const int32_t zeros[2];
+    dt_attention at = {
+        .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .q_ld = 4, .kv_ld = 2, .o_ld = 4, .scale = 1, .dt = dt};
+    at.q_start = at.kv_start = at.kv_len = ARR(zeros, 2);
+    return at;
+}
+static dt_classifier none_dt_classifier(fixture *f, dt_dtype dt)
+{
+    return (dt_classifier){.n_vocab = 8,
+                           .logits_ld = 8,
+                           .inv_temperature = 1,
+                           .dlogits_dtype = DT_F32,
+                           .target = A(MAX_COPIES - 1),
+                           .weight = A(MAX_COPIES - 2),
+                           .logp = A(MAX_COPIES - 3)};
+}
+static dt_token_rows none_dt_token_rows(fixture *f, dt_dtype dt)
+{
+    return (dt_token_rows){.n_vocab = 8, .logits_ld = 8};
+}
+static dt_choice none_dt_choice(fixture *f, dt_dtype dt)
+{
+    return (dt_choice){.greedy = true, .temperature = 1, .top_p = 1};
+}
+static dt_adamw none_dt_adamw(fixture *f, dt_dtype dt)
+{
+    return (dt_adamw){.lr = 1, .fix1 = 1, .fix2 = 1, .grad_scale = 1};
+}
+static dt_sgd none_dt_sgd(fixture *f, dt_dtype dt) { return (dt_sgd){.lr = 1, .grad_scale = 1}; }
+
+#define NONE_IN(type, name) , array_of(f, #name)
+#define NONE_OUT NONE_IN
+#define NONE_INOUT NONE_IN
+#define NONE_DESC(type, name)                                                                                          \
+    , (type[]) { none_##type(f, next_type()) }
+#define NONE_VAL(type, name) , _Generic((type){0}, dt_dtype : next_type(), default : (type)value_of(#name))
+#define NONE_CHECK(call)
+
+TEST(every_operation)
 {
     fixture *f = *state;
-    for (int t = 0; t < N_TYPES; t++) {
-        const dt_dtype dt = types[t];
-        RUN_ON_NOTHING(zero, A(0), 0);
-        RUN_ON_NOTHING(convert, A(0), dt, A(1), DT_F32, 0);
-        RUN_ON_NOTHING(add_into, A(0), dt, A(1), DT_F32, true, 0);
-        RUN_ON_NOTHING(add, A(0), A(1), A(2), dt, 0);
-        RUN_ON_NOTHING(scale, A(0), 2, A(1), dt, 0);
-        RUN_ON_NOTHING(act_forward, DT_ACT_SILU, A(0), A(1), dt, 0);
-        RUN_ON_NOTHING(act_backward, DT_ACT_SILU, A(0), A(1), A(2), dt, 0);
-        RUN_ON_NOTHING(glu_forward, DT_ACT_SILU, A(0), A(1), dt, 0, 8);
-        RUN_ON_NOTHING(glu_backward, DT_ACT_SILU, A(0), A(1), A(2), dt, 0, 8);
-        RUN_ON_NOTHING(dropout, A(0), A(1), A(2), 0.5f, 7, A(3), 0, 8, dt);
+    for (int types_of = 0; types_of < N_TYPES * N_TYPES * N_TYPES; types_of++) {
+#define DT_OP(op, ...)                                                                                                 \
+    fill();                                                                                                            \
+    way = types_of;                                                                                                    \
+    expect_nothing(#op, back_to_host(f, #op, OPS(f)->op(&f->dev DT_EACH(NONE_, __VA_ARGS__), NULL)));
+#include "dtrain/device/op_list.h"
     }
 }
 
-TEST(rows)
-{
-    fixture *f = *state;
-    for (int t = 0; t < N_TYPES; t++) {
-        const dt_dtype dt = types[t];
-        const dt_patches p = {.size = 4, .patch = 2, .dt = dt};
-        const dt_rmsnorm n = {0, 8, 1, 8, 8, 1e-5f, false, dt};
-        const dt_heads h = {
-            .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .x_ld = 8, .q_ld = 4, .kv_ld = 2, .eps = 1, .dt = dt};
-        RUN_ON_NOTHING(gather_rows, A(0), A(1), A(2), 0, 8, dt);
-        RUN_ON_NOTHING(scatter_rows, A(0), A(1), A(2), 0, 8, dt);
-        RUN_ON_NOTHING(patches, &p, A(0), A(1));
-        RUN_ON_NOTHING(embedding_forward, A(0), A(1), A(2), A(3), A(4), 0, 8, dt);
-        RUN_ON_NOTHING(embedding_backward, A(0), A(1), A(2), A(3), 0, 8, dt, DT_F32);
-        RUN_ON_NOTHING(softcap, A(0), 1, 0, 8, 8);
-        RUN_ON_NOTHING(rmsnorm_forward, &n, A(0), A(1), A(2), A(3));
-        RUN_ON_NOTHING(layernorm_forward, A(0), A(1), A(2), A(3), A(4), A(5), 0, 8, 1e-5f, dt);
-        RUN_ON_NOTHING(heads_forward, &h, A(0), A(1), A(2), A(3), NULL, NULL);
-        RUN_ON_NOTHING(heads_backward, &h, A(0), NULL, NULL, A(1), A(2), NULL, NULL, DT_F32, false, NULL);
-    }
-}
+/* ---- what else is nothing ---------------------------------------------------------------------------------------- */
 
-/* Gradients of weights over no rows: added to, they stay; else they are 0. */
-TEST_WITH(gradients_of_weights, NULL, scratch_free)
+/* Gradients of weights over no rows are 0, unless they are added to. */
+TEST(gradients_of_weights)
 {
     fixture *f = *state;
-    const int64_t n = OPS(f)->norm_scratch_elems(&f->dev, 8);
+    assert_true(OPS(f)->norm_scratch_elems(&f->dev, 8) <= N_SCRATCH);
     for (int t = 0; t < N_TYPES; t++) {
         const dt_dtype dt = types[t];
-        const dt_rmsnorm none = {0, 8, 1, 8, 8, 1e-5f, false, dt};
-        RUN_ON_NOTHING(rmsnorm_backward, &none, A(0), A(1), A(2), A(3), A(4), false, A(5), DT_F32, true,
-                       scratch_of(f, n));
-        RUN_ON_NOTHING(layernorm_backward, A(0), A(1), A(2), A(3), A(4), A(5), false, A(6), A(7), DT_F32, true, 0, 8,
-                       scratch_of(f, n), dt);
+        const dt_rmsnorm none = none_dt_rmsnorm(f, dt);
+        float sums[4][8];
         RUN_ON_NOTHING(bias_backward, A(0), 0, 8, 8, dt, A(1), DT_F32, true);
         RUN_ON_NOTHING(bias_backward, A(0), 4, 0, 8, dt, A(1), DT_F32, false);
-        float sums[4][8];
         memset(sums, 0xff, sizeof sums);
-        RUN(rmsnorm_backward, &none, A(0), A(1), A(2), A(3), A(4), false, ARR(sums[0], 8), DT_F32, false,
-            scratch_of(f, n));
+        RUN(rmsnorm_backward, &none, A(0), A(1), A(2), A(3), A(4), false, ARR(sums[0], 8), DT_F32, false, SCRATCH);
         RUN(layernorm_backward, A(0), A(1), A(2), A(3), A(4), A(5), false, ARR(sums[1], 8), ARR(sums[2], 8), DT_F32,
-            false, 0, 8, scratch_of(f, n), dt);
+            false, 0, 8, SCRATCH, dt);
         RUN(bias_backward, A(0), 0, 8, 8, dt, ARR(sums[3], 8), DT_F32, false);
         for (int i = 0; i < 32; i++) assert_true(sums[i / 8][i % 8] == 0);
     }
@@ -111,9 +146,8 @@ TEST(matmuls)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
-        dt_matmul mm = {.n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4, .dt = types[t], .c_dtype = DT_F32};
+        dt_matmul mm = none_dt_matmul(f, types[t]);
         float c[16];
-        RUN_ON_NOTHING(matmul, &mm, A(0), A(1), A(2));
         mm.m = 4, mm.n = 0;
         RUN_ON_NOTHING(matmul, &mm, A(0), A(1), A(2));
         for (int accumulate = 1; accumulate >= 0; accumulate--) { /* no terms */
@@ -125,57 +159,28 @@ TEST(matmuls)
     }
 }
 
-/* No sequences, and one without tokens. */
-TEST_WITH(attention, NULL, scratch_free)
+TEST(a_sequence_without_tokens)
 {
-    static const int32_t zeros[2];
     fixture *f = *state;
-    for (int way = 0; way < 2 * N_TYPES; way++) {
-        dt_attention at = {.n_seq = way % 2,
-                           .n_heads = 2,
-                           .n_kv_heads = 1,
-                           .head_dim = 2,
-                           .q_ld = 4,
-                           .kv_ld = 2,
-                           .o_ld = 4,
-                           .scale = 1,
-                           .dt = types[way / 2]};
-        const int64_t n = OPS(f)->attention_scratch_elems(&f->dev, &at);
-        at.q_start = at.kv_start = at.kv_len = ARR(zeros, 2);
-        RUN_ON_NOTHING(attention_forward, &at, A(0), A(1), A(2), A(3), A(4));
-        at.q_start = at.kv_start = at.kv_len = ARR(zeros, 2);
-        RUN_ON_NOTHING(attention_backward, &at, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), scratch_of(f, n));
+    for (int t = 0; t < N_TYPES; t++) {
+        for (int backward = 0; backward < 2; backward++) {
+            dt_attention at = none_dt_attention(f, types[t]);
+            at.n_seq = 1;
+            assert_true(OPS(f)->attention_scratch_elems(&f->dev, &at) <= N_SCRATCH);
+            if (backward)
+                RUN_ON_NOTHING(attention_backward, &at, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), SCRATCH);
+            else
+                RUN_ON_NOTHING(attention_forward, &at, A(0), A(1), A(2), A(3), A(4));
+        }
     }
 }
 
-TEST(logits)
+TEST(sums)
 {
     fixture *f = *state;
-    dt_classifier cl = {.n_vocab = 8, .logits_ld = 8, .inv_temperature = 1, .dlogits_dtype = DT_F32};
-    const dt_token_rows none = {.n_vocab = 8, .logits_ld = 8};
-    const dt_choice how = {.greedy = true, .temperature = 1, .top_p = 1};
-    spoil();
-    cl.target = A(1), cl.weight = A(2), cl.logp = A(3);
-    RUN_ON_NOTHING(classifier, &cl, A(0));
-    RUN_ON_NOTHING(draw_tokens, &none, &how, A(0), NULL, A(1), A(2));
-    RUN_ON_NOTHING(top_tokens, &none, A(0), 2, A(1), A(2));
-    RUN_ON_NOTHING(log_softmax_at, &none, A(0), 1, 2, A(1), A(2));
-}
-
-TEST(optimizers_and_sums)
-{
-    fixture *f = *state;
-    const dt_adamw adamw = {.lr = 1, .fix1 = 1, .fix2 = 1, .grad_scale = 1};
-    const dt_sgd sgd = {.lr = 1, .grad_scale = 1};
     double squares = 7;
     float most = 7;
     uint64_t fixed[2] = {7, 7};
-    RUN_ON_NOTHING(adamw_step, &adamw, A(0), DT_F32, A(1), A(2), A(3), A(4), DT_BF16, 0);
-    RUN_ON_NOTHING(sgd_step, &sgd, A(0), DT_F32, A(1), A(2), A(3), DT_BF16, 0);
-    RUN_ON_NOTHING(add_scaled, 1, A(0), DT_F32, 2, A(1), DT_BF16, A(2), DT_F32, 0);
-    RUN_ON_NOTHING(round_stochastic, A(0), A(1), 1, 2, 3, 0);
-    RUN_ON_NOTHING(quantise_blocks, A(0), A(1), A(2), true, 0);
-    RUN_ON_NOTHING(dequantise_blocks, A(0), A(1), A(2), true, 0);
     RUN(sum_squares, A(0), DT_F32, 0, ARR(&squares, 1));
     RUN(abs_max, A(0), DT_F32, 0, ARR(&most, 1));
     RUN(sum_squares_fixed, A(0), DT_F32, 0, 20, ARR(fixed, 2));

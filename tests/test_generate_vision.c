@@ -35,6 +35,7 @@ static dt_err decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     struct work *w = self;
     const int n = dt_n_images_of(b);
+    assert_int_equal(dt_images_of(b) != NULL, n > 0);
     w->n_images += n;
     if (n > w->max_images) w->max_images = n;
     return w->model.decode(w->model.self, b, slot);

@@ -97,6 +97,7 @@ static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
 #define REACH_INOUT REACH_IN
 #define REACH_DESC(type, name) reach_##type(dev, &args.name);
 #define REACH_VAL(type, name)
+#define REACH_CHECK(call)
 #define DT_OP(op, ...)                                                                                                 \
     static dt_err run_##op(dt_device *below, const void *args)                                                         \
     {                                                                                                                  \

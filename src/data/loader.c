@@ -103,7 +103,11 @@ static dt_request next_request(void *self, const dt_request *what)
 }
 
 /* Prompts are read one by one. */
-static bool has_batches(const dt_loader *l) { return l->opt.kind != DT_DATASET_PROMPTS; }
+static bool has_batches(const dt_loader *l)
+{
+    const dt_samples_ops *ops = dt_kind_of(l->opt.kind)->samples;
+    return !ops || ops->fill;
+}
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 

@@ -80,6 +80,19 @@ dt_err dt_matmul_check(const dt_matmul *mm)
 
 /* ---- other operations -------------------------------------------------------------------------------------------- */
 
+dt_err dt_convert_check(const void *src, dt_dtype src_dt, const void *dst, dt_dtype dst_dt, int64_t n)
+{
+    DT_CHECK(src != dst || src_dt == dst_dt || n == 0, DT_ERR_ARG,
+             "internal: convert: cannot convert in place from %s to %s", dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
+    return DT_OK;
+}
+
+dt_err dt_dropout_check(float p)
+{
+    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "internal: dropout: expected p in [0, 1), found %g", (double)p);
+    return DT_OK;
+}
+
 dt_err dt_patches_check(const dt_patches *p)
 {
     DT_CHECK(p->n_images >= 0 && p->patch > 0 && p->patch <= p->size && p->size <= DT_MAX_IMAGE_SIZE &&

@@ -1,6 +1,7 @@
 /* copy_documents.c - documents of datasets that other programs wrote. They are token ids already: nothing is encoded,
  * and no end of text is added. */
 #include "copy_documents.h"
+#include "record_kinds.h"
 #include "dtrain/data/dataset.h"
 #include <sys/stat.h>
 
@@ -74,7 +75,7 @@ static dt_err copy_all(copy *c, dt_dataset *d)
 static dt_err copy_inputs(copy *c)
 {
     const dt_rules *rules = &c->job->outputs->recipe->rules;
-    DT_CHECK(rules->any_kind || rules->kind <= DT_DATASET_SFT, DT_ERR_USAGE,
+    DT_CHECK(rules->any_kind || dt_record_is_text(rules->kind), DT_ERR_USAGE,
              "kind: expected tokens or sft for the documents of %s, found %s", c->job->paths[0],
              dt_dataset_kind_name(rules->kind));
     for (int i = 0; i < c->job->n_paths; i++) {

@@ -114,7 +114,8 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     dt_ids *ids = &p->ids[side];
     const size_t first = ids->n;
     bool parted = false, cut = false;
-    const bool turns = recipe->turn_budgets && r->is_chat && s->kind == DT_DATASET_SFT && recipe->max_length > 0;
+    const dt_record_kind *kind = dt_record_kind_of(s->kind);
+    const bool turns = recipe->turn_budgets && r->is_chat && kind->mask && recipe->max_length > 0;
     if (turns)
         DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
     else if (t->apart)
@@ -124,8 +125,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     if (t->eos && recipe->append_eos && !turns)
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
     if (recipe->images) {
-        const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
-        const int n_images = answer ? 0 : r->images.n;
+        const int n_images = side == DT_SIDE_SECOND && !kind->answers ? 0 : r->images.n; /* of a prompt's answer */
         DT_TRY(check_places(recipe, ids->id + first, ids->n - first, n_images));
         DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_images, ids, &p->mask[side],
                                       first));
@@ -134,7 +134,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     s->truncated |= cut;
     truncate(recipe, ids, p->mask[side], first, s);
     s->n[side] = ids->n - first;
-    if (recipe->rules.mask == DT_MASK_FULL && s->kind == DT_DATASET_SFT && ids->n > first)
+    if (recipe->rules.mask == DT_MASK_FULL && kind->mask && ids->n > first)
         memset(p->mask[side] + first, 1, ids->n - first);
     DT_TRY(settle_placeholders(recipe, s, side, ids->id + first, p->mask[side] + first));
     if (ids->n > first) p->mask[side][first] = 0; /* token 0 is never a target */
@@ -171,7 +171,7 @@ dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, 
     const size_t first = ids->n;
     s->text = true;
     s->kind = recipe->rules.any_kind ? DT_DATASET_TOKENS : recipe->rules.kind;
-    DT_CHECK(s->kind <= DT_DATASET_SFT, DT_ERR_DATA, "found plain text, but a dataset of kind %s needs JSON records",
+    DT_CHECK(dt_record_is_text(s->kind), DT_ERR_DATA, "found plain text, but a dataset of kind %s needs JSON records",
              dt_dataset_kind_name(s->kind));
     dt_span span = {.text = text, .nbytes = nbytes};
     bool target = true, parted;

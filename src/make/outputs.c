@@ -70,7 +70,7 @@ static dt_err count(dt_outputs *o, const dt_dataset_writer *to, int64_t n_tokens
 static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
 {
     if (n <= 0) return DT_OK;
-    if (o->stats->kind == DT_DATASET_TOKENS) return dt_dataset_add(o->to, ids, NULL, n);
+    if (!dt_record_kind_of(o->stats->kind)->mask) return dt_dataset_add(o->to, ids, NULL, n);
     if ((size_t)n > o->mask_alloc) {
         DT_RESIZE(o->mask, n, "out of memory for the mask of %" PRId64 " tokens", n);
         memset(o->mask, 1, (size_t)n);
@@ -195,7 +195,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     o->stats->n_parted += s->parted;
     count_pairs(o->stats, s);
     dt_dataset_writer *to = choose(o, s->hash);
-    DT_TRY(dt_dataset_add(to, of->ids[0], s->kind == DT_DATASET_SFT ? mask : NULL, (int64_t)s->n[0]));
+    DT_TRY(dt_dataset_add(to, of->ids[0], kind->mask ? mask : NULL, (int64_t)s->n[0]));
     if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, of->ids[1], (int64_t)s->n[1]));
     if (s->n_record) DT_TRY(dt_dataset_add_record(to, of->record, s->n_record));
     DT_TRY(dt_dataset_add_images(to, of->pixels, s->n_images));
@@ -219,7 +219,7 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
 {
     char reason[300];
     if (!first) return DT_OK;
-    const bool texts = s->kind <= DT_DATASET_SFT && o->stats->kind <= DT_DATASET_SFT;
+    const bool texts = dt_record_is_text(s->kind) && dt_record_is_text(o->stats->kind);
     snprintf(reason, sizeof reason, "%s is of kind %s, but the first document was of kind %s%s",
              s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
              texts ? ": --kind tokens or --kind sft converts both" : "");

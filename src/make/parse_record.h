@@ -114,6 +114,7 @@ const char *dt_pair_prompt_key(const json_t *json);
 /** True if the key is the score of one of the record's answers. */
 bool dt_is_score_of(const json_t *json, const char *key);
 bool dt_record_is_completion(const json_t *json);
+bool dt_record_is_chat(const json_t *json); /* or an instruction with its answer, or a completion */
 
 /** What a label of {prompt, completion} says: 1 good (true, 1), 0 bad (false, 0), -1: another value, or none. Local. */
 int dt_label_of(const json_t *label);

@@ -23,12 +23,15 @@ typedef struct dt_record_kind {
     /* an answer follows a prompt: images are in the prompt, and samples with equal prompts are never divided between
      * training and validation */
     bool answers;
+    bool mask;    /* samples have a mask: which of their tokens are targets */
     bool weights; /* samples may have weights */
     bool images;  /* samples may have images */
 } dt_record_kind;
 
 /** The table of a kind. */
 const dt_record_kind *dt_record_kind_of(dt_dataset_kind kind);
+/** Is a record of this kind one text or chat? These kinds can be made from each other's records. */
+static inline bool dt_record_is_text(dt_dataset_kind kind) { return !dt_record_kind_of(kind)->is; }
 
 #define DT_RECORD_KIND_TABLE(upper, lower) extern const dt_record_kind dt_records_##lower;
 DT_KIND_LIST(DT_RECORD_KIND_TABLE)

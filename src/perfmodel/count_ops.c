@@ -14,24 +14,13 @@ static double matrix_nbytes(int64_t n_rows, int64_t width, dt_dtype dt) { return
 
 /* Queue the launches of an operation on s; x: its arguments. */
 #define COUNT(op) static void count_##op(dt_device *dev, const dt_##op##_args *x, dt_stream *s)
-/* An operation of one launch. */
-#define MOVES(op, bytes)                                                                                               \
+
+/* The operations of one launch. */
+#define DT_MOVES(op, bytes)                                                                                            \
     COUNT(op) { count_moves(dev, s, #op, (double)(bytes)); }
+#include "dtrain/device/op_list.h"
 
-/* ---- moving and filling ------------------------------------------------------------------------------------------ */
-
-static double moved_rows(int64_t n_rows, int64_t width, dt_dtype dt)
-{
-    return (double)n_rows * (2 * nbytes(width, dt) + sizeof(int32_t));
-}
-
-MOVES(zero, x->nbytes)
-MOVES(convert, nbytes(x->n, x->src_dt) + nbytes(x->n, x->dst_dt))
-MOVES(add_into, nbytes(x->n, x->src_dt) + (x->accumulate ? 2 : 1) * nbytes(x->n, x->dst_dt))
-MOVES(add, 3 * nbytes(x->n, x->dt))
-MOVES(scale, 2 * nbytes(x->n, x->dt))
-MOVES(gather_rows, moved_rows(x->n_rows, x->width, x->dt))
-MOVES(scatter_rows, moved_rows(x->n_rows, x->width, x->dt))
+/* ---- patches, embedding ------------------------------------------------------------------------------------------ */
 
 COUNT(patches)
 {
@@ -39,10 +28,6 @@ COUNT(patches)
     count_moves(dev, s, "patches",
                 (double)x->p.n_images * (double)dt_patches_width(&x->p) * (seen + written * size_of(x->p.dt)));
 }
-
-/* ---- embedding --------------------------------------------------------------------------------------------------- */
-
-MOVES(embedding_forward, (x->wpe ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
 
 /* Assumes that all tokens differ. A second launch adds the sums of tokens on both sides of a block border. */
 COUNT(embedding_backward)
@@ -53,12 +38,7 @@ COUNT(embedding_backward)
     if (x->n_tok > CHUNK) count_moves(dev, s, "embedding_backward", n / CHUNK * sizeof(float));
 }
 
-/* ---- norms, rotation, activations -------------------------------------------------------------------------------- */
-
-static double norm_forward(int64_t n_rows, int64_t width, dt_dtype dt)
-{
-    return (double)n_rows * (2 * nbytes(width, dt) + sizeof(float));
-}
+/* ---- norms, heads ------------------------------------------------------------------------------------------------ */
 
 /* A second launch adds the blocks' sums for the gradients of the weights. Number of blocks: that of an H100. */
 static double weights_gradients(int n_gradients, int64_t width)
@@ -66,9 +46,6 @@ static double weights_gradients(int n_gradients, int64_t width)
     enum { PARTS = 2 * 132 };
     return n_gradients * PARTS * (double)width * sizeof(float);
 }
-
-MOVES(rmsnorm_forward, norm_forward(x->n.n_rows, x->n.width, x->n.dt))
-MOVES(layernorm_forward, norm_forward(x->n_rows, x->width, x->dt))
 
 COUNT(rmsnorm_backward)
 {
@@ -90,7 +67,7 @@ static double moved_heads(const dt_heads *h, int others, int passes)
     return (double)h->n_tok * h->head_dim * (passes * heads * size_of(h->dt) + angles);
 }
 
-MOVES(heads_forward, moved_heads(&x->h, x->v ? x->h.n_kv_heads : 0, 2))
+COUNT(heads_forward) { count_moves(dev, s, "heads_forward", moved_heads(&x->h, x->v ? x->h.n_kv_heads : 0, 2)); }
 
 COUNT(heads_backward)
 {
@@ -99,12 +76,6 @@ COUNT(heads_backward)
     count_moves(dev, s, "heads_backward",
                 weights_gradients((x->dq_norm != NULL) + (x->dk_norm != NULL), x->h.head_dim));
 }
-
-MOVES(act_forward, 2 * nbytes(x->n, x->dt))
-MOVES(act_backward, 3 * nbytes(x->n, x->dt))
-MOVES(glu_forward, 3 * matrix_nbytes(x->n_rows, x->width, x->dt))
-MOVES(glu_backward, 5 * matrix_nbytes(x->n_rows, x->width, x->dt))
-MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
@@ -166,9 +137,7 @@ COUNT(attention_backward)
     attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
-/* ---- the classifier, token sampling  ----------------------------------------------------------------------------- */
-
-MOVES(softcap, 2 * matrix_nbytes(x->n_rows, x->width, DT_F32))
+/* ---- classifier, sums -------------------------------------------------------------------------------------------- */
 
 COUNT(classifier)
 {
@@ -177,20 +146,6 @@ COUNT(classifier)
     const double size = (cl->ref_logits ? 2 : 1) * sizeof(float) + (writes ? size_of(cl->dlogits_dtype) : 0);
     count_moves(dev, s, "classifier", (double)cl->n_rows * (double)cl->n_vocab * size);
 }
-
-MOVES(draw_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
-MOVES(top_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
-MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
-
-/* ---- optimizers, sums -------------------------------------------------------------------------------------------- */
-
-MOVES(adamw_step, (double)x->n *(size_of(x->gt) + 6 * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
-MOVES(sgd_step,
-      (double)x->n *(size_of(x->gt) + (x->momentum ? 4 : 2) * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
-MOVES(add_scaled, nbytes(x->n, x->x_dt) + nbytes(x->n, x->y_dt) + nbytes(x->n, x->out_dt))
-MOVES(round_stochastic, (double)x->n *(sizeof(float) + sizeof(uint16_t)))
-MOVES(quantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))
-MOVES(dequantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))
 
 /* Two launches: the sums of blocks, then their sum. */
 #define REDUCES(op)                                                                                                    \

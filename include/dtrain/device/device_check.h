@@ -9,6 +9,8 @@
 dt_err dt_matmul_check(const dt_matmul *mm);
 
 /* DT_ERR_ARG, naming the violation: the description violates its contract (device.h, device_ops.h). */
+dt_err dt_convert_check(const void *src, dt_dtype src_dt, const void *dst, dt_dtype dst_dt, int64_t n);
+dt_err dt_dropout_check(float p);
 dt_err dt_patches_check(const dt_patches *p);
 dt_err dt_heads_check(const dt_heads *h, bool has_v);
 dt_err dt_attention_check(const dt_attention *at);

@@ -34,6 +34,7 @@
 #define DT_PARAM_INOUT DT_PARAM_OUT
 #define DT_PARAM_DESC DT_PARAM_IN
 #define DT_PARAM_VAL(type, name) , type name
+#define DT_PARAM_CHECK(call)
 
 /** The arguments of an operation, descriptions included: dt_add_args. */
 #define DT_OP(op, ...)                                                                                                 \
@@ -45,6 +46,7 @@
 #define DT_FIELD_INOUT DT_FIELD_OUT
 #define DT_FIELD_DESC(type, name) type name;
 #define DT_FIELD_VAL(type, name) type name;
+#define DT_FIELD_CHECK(call)
 #include "dtrain/device/op_list.h"
 
 /** The fields of dt_<op>_args from the parameters, for an initialiser. */
@@ -53,6 +55,7 @@
 #define DT_TAKE_INOUT DT_TAKE_IN
 #define DT_TAKE_DESC(type, name) .name = *name,
 #define DT_TAKE_VAL DT_TAKE_IN
+#define DT_TAKE_CHECK(call)
 
 /** The arguments of a call from the parameters. */
 #define DT_NAME_IN(type, name) , name
@@ -60,6 +63,7 @@
 #define DT_NAME_INOUT DT_NAME_IN
 #define DT_NAME_DESC DT_NAME_IN
 #define DT_NAME_VAL DT_NAME_IN
+#define DT_NAME_CHECK(call)
 
 /** The arguments of a call from the fields of x, a dt_<op>_args. */
 #define DT_PASS_IN(type, name) , x->name
@@ -67,5 +71,6 @@
 #define DT_PASS_INOUT DT_PASS_IN
 #define DT_PASS_DESC(type, name) , &x->name
 #define DT_PASS_VAL DT_PASS_IN
+#define DT_PASS_CHECK(call)
 
 #endif

@@ -8,14 +8,31 @@
  *   INOUT(type, name)  type *name: an array that the operation reads and writes
  *   DESC(type, name)   const type *name: a description (device_ops.h), read during the call
  *   VAL(type, name)    type name: a value
+ *   CHECK(call)        not an argument: a check of the arguments (device_check.h)
  *
- * DT_OP is an operation and returns dt_err. DT_SIZE is a size query: it returns `type`, its first argument is const
- * dt_device *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, and DT_OP_ROWS one on n_rows rows of
+ * width elements, if each is computed without the others, in fp32, bf16 or fp16. The CPU device needs only a kernel for
+ * a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const dt_device
+ * *dev, and it has no stream.
  *
- * A file that includes this list first defines DT_OP or DT_SIZE, usually with op_args.h. The table, the prototypes and
- * tables of backends, the queue device, the counting device and lists of tests are generated from it. */
+ * DT_MOVES is the cost of an operation that a GPU computes in one launch: the minimum of bytes of device memory that it
+ * reads and writes. x points to the arguments: nbytes(x->n, x->dt) and matrix_nbytes(x->n_rows, x->width, x->dt) are
+ * the sizes of arrays. count_ops.c has the other operations.
+ *
+ * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ELEMENTS and
+ * DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends, the queue device,
+ * the counting device and lists of tests are generated from it. */
 #ifndef DT_OP
 #define DT_OP(op, ...)
+#endif
+#ifndef DT_OP_ELEMENTS
+#define DT_OP_ELEMENTS DT_OP
+#endif
+#ifndef DT_OP_ROWS
+#define DT_OP_ROWS DT_OP
+#endif
+#ifndef DT_MOVES
+#define DT_MOVES(op, bytes)
 #endif
 #ifndef DT_SIZE
 #define DT_SIZE(type, name, ...)
@@ -25,32 +42,41 @@
 
 /** dst = 0; nbytes bytes. */
 DT_OP(zero, OUT(void, dst), VAL(size_t, nbytes))
+DT_MOVES(zero, x->nbytes)
 
 /** dst[i] = src[i] from one type to another; dst == src only for equal types. */
-DT_OP(convert, IN(void, src), VAL(dt_dtype, src_dt), OUT(void, dst), VAL(dt_dtype, dst_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(convert, IN(void, src), VAL(dt_dtype, src_dt), OUT(void, dst), VAL(dt_dtype, dst_dt), VAL(int64_t, n),
+               CHECK(dt_convert_check(src, src_dt, dst, dst_dt, n)))
+DT_MOVES(convert, nbytes(x->n, x->src_dt) + nbytes(x->n, x->dst_dt))
 
 /** dst[i] = (accumulate ? dst[i] : 0) + src[i], in float, rounded on storing. */
-DT_OP(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_dtype, dst_dt), VAL(bool, accumulate),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_dtype, dst_dt),
+               VAL(bool, accumulate), VAL(int64_t, n))
+DT_MOVES(add_into, nbytes(x->n, x->src_dt) + (x->accumulate ? 2 : 1) * nbytes(x->n, x->dst_dt))
 
 /** c = a + b (c may be a or b). */
-DT_OP(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_MOVES(add, 3 * nbytes(x->n, x->dt))
 
 /** out[i] = a x[i] + b y[i], in float, rounded on storing; out may be x or y if their types are equal. */
-DT_OP(add_scaled, VAL(float, a), IN(void, x), VAL(dt_dtype, x_dt), VAL(float, b), IN(void, y), VAL(dt_dtype, y_dt),
-      OUT(void, out), VAL(dt_dtype, out_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(add_scaled, VAL(float, a), IN(void, x), VAL(dt_dtype, x_dt), VAL(float, b), IN(void, y),
+               VAL(dt_dtype, y_dt), OUT(void, out), VAL(dt_dtype, out_dt), VAL(int64_t, n))
+DT_MOVES(add_scaled, nbytes(x->n, x->x_dt) + nbytes(x->n, x->y_dt) + nbytes(x->n, x->out_dt))
 
 /** y = factor x (y may be x). */
-DT_OP(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_MOVES(scale, 2 * nbytes(x->n, x->dt))
 
 /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
 DT_OP(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
       VAL(dt_dtype, dt))
+DT_MOVES(gather_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows unchanged); rows with index[i] < 0 are
  *  skipped. To sum rows, use embedding_backward. */
 DT_OP(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
       VAL(dt_dtype, dt))
+DT_MOVES(scatter_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
  *  dt_patches_width]. */
@@ -70,6 +96,7 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 /** out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */
 DT_OP(embedding_forward, IN(int32_t, token), IN(int32_t, pos), IN(void, wte), IN(void, wpe), OUT(void, out),
       VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_MOVES(embedding_forward, (x->wpe ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
 
 /** table_grad[id[t],:] += dout[t,:] for all t in order [n_tok]. id[order[.]] ascends, equal ids by ascending t.
  *  Each row is summed in float, in that order, and written once. Always accumulates. */
@@ -81,6 +108,7 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 /** See dt_rmsnorm. rstd: float [n_rows]; NULL: not stored. y may be x if the layouts are equal and no backward needs
  *  x. */
 DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd))
+DT_MOVES(rmsnorm_forward, 2 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
 
 /** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal
  *  and add_to_dx is false. dweight (+)= per accumulate; NULL: not computed. scratch: float
@@ -90,8 +118,9 @@ DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(f
       OUT(float, scratch))
 
 /** LayerNorm with weight and bias, rows contiguous. */
-DT_OP(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
-      OUT(float, rstd), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(float, eps), VAL(dt_dtype, dt))
+DT_OP_ROWS(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
+           OUT(float, rstd), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(float, eps), VAL(dt_dtype, dt))
+DT_MOVES(layernorm_forward, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + nbytes(x->n_rows, DT_F32))
 
 /** dweight and dbias may each be NULL: not computed. dx may be dy if add_to_dx is false. */
 DT_OP(layernorm_backward, IN(void, x), IN(void, weight), IN(float, mean), IN(float, rstd), IN(void, dy),
@@ -129,30 +158,38 @@ DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
 /* ---- activations, dropout ---------------------------------------------------------------------------------------- */
 
 /** y = act(x). */
-DT_OP(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+DT_MOVES(act_forward, 2 * nbytes(x->n, x->dt))
 
 /** dx = dy act'(x); dx may be dy. */
-DT_OP(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy), OUT(void, dx), VAL(dt_dtype, dt),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy), OUT(void, dx), VAL(dt_dtype, dt),
+               VAL(int64_t, n))
+DT_MOVES(act_backward, 3 * nbytes(x->n, x->dt))
 
 /** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
-DT_OP(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n_rows),
-      VAL(int64_t, width))
+DT_OP_ROWS(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
+           VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_MOVES(glu_forward, 3 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** dgate_up may be gate_up. */
-DT_OP(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up), VAL(dt_dtype, dt),
-      VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_OP_ROWS(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up),
+           VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_MOVES(glu_backward, 5 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is
  *  not NULL. Backward: the same call on gradients, without addend. u: word c%4 of philox(key, token_key[t], c/4) as
  *  dt_u32_to_unit. y may be x or addend. */
-DT_OP(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(uint64_t, key), IN(uint64_t, token_key),
-      VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_OP_ROWS(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(uint64_t, key),
+           IN(uint64_t, token_key), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt),
+           CHECK(dt_dropout_check(p)))
+DT_MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /* ---- classifier, token selection --------------------------------------------------------------------------------- */
 
 /** x[r,c] = cap tanh(x[r,c] / cap), c < width; rows of x are ld apart. cap: above 0. */
-DT_OP(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld))
+DT_OP_ROWS(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld),
+           CHECK(dt_softcap_check(cap, n_rows, width, ld)))
+DT_MOVES(softcap, 2 * matrix_nbytes(x->n_rows, x->width, DT_F32))
 
 /** See dt_classifier. Without weights the logits are unchanged. */
 DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))
@@ -166,6 +203,7 @@ DT_SIZE(int64_t, classifier_rows, VAL(int64_t, n_vocab), VAL(int64_t, n_tok))
  *  within 2^-40 of a boundary. scratch: draw_scratch_nbytes(rows) bytes. See dt_token_rows and dt_choice. */
 DT_OP(draw_tokens, DESC(dt_token_rows, rows), DESC(dt_choice, how), IN(float, logits), IN(double, uniform),
       OUT(int32_t, token), OUT(void, scratch))
+DT_MOVES(draw_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /** Bytes of scratch for draw_tokens. */
 DT_SIZE(size_t, draw_scratch_nbytes, DESC(dt_token_rows, rows))
@@ -173,36 +211,44 @@ DT_SIZE(size_t, draw_scratch_nbytes, DESC(dt_token_rows, rows))
 /** token[r, i], logit[r, i], i < k: the k largest allowed logits in descending order, ties by ascending id. If
  *  fewer are above -inf, the rest is -1 and -inf. If one is NaN or +inf, the row is -1 and NaN. */
 DT_OP(top_tokens, DESC(dt_token_rows, rows), IN(float, logits), VAL(int64_t, k), OUT(int32_t, token), OUT(float, logit))
+DT_MOVES(top_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, whether
  *  allowed or listed or not; -inf if token[r, i] < 0; NaN if the row has no finite sum. */
 DT_OP(log_softmax_at, DESC(dt_token_rows, rows), IN(float, logits), VAL(double, inv_temperature), VAL(int64_t, k),
       IN(int32_t, token), OUT(double, logp))
+DT_MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /* ---- optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. ----------- */
 
 /** See dt_adamw. grad: [n] of gt; master, m, v: float [n]; param: [n] of param_dt, the rounded master, or NULL. */
-DT_OP(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, m),
-      INOUT(float, v), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master),
+               INOUT(float, m), INOUT(float, v), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_MOVES(adamw_step, nbytes(x->n, x->gt) + 6 * nbytes(x->n, DT_F32) + (x->param ? nbytes(x->n, x->param_dt) : 0))
 
 /** See dt_sgd; arguments as adamw_step. momentum: float [n]; NULL: b is g. */
-DT_OP(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, momentum),
-      OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_OP_ELEMENTS(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master),
+               INOUT(float, momentum), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+DT_MOVES(sgd_step, nbytes(x->n, x->gt) + (x->momentum ? 4 : 2) * nbytes(x->n, DT_F32) +
+                       (x->param ? nbytes(x->n, x->param_dt) : 0))
 
 /** y[i] = x[i], rounded to bf16 up or down at random, so that its expected value is x[i]; NaN and Inf stay.
  *
  *  x is cut after its 16 leading bits. Before that, the low half of word e % 4 of philox(key, counter, e / 4) is added
  *  to its bits, with e = first + i. */
-DT_OP(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key), VAL(uint64_t, counter), VAL(uint64_t, first),
-      VAL(int64_t, n))
+DT_OP_ELEMENTS(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key), VAL(uint64_t, counter),
+               VAL(uint64_t, first), VAL(int64_t, n))
+DT_MOVES(round_stochastic, nbytes(x->n, DT_F32) + nbytes(x->n, DT_BF16))
 
 /** Codes and scales of x (block8.h). codes: [n]; absmax: [ceil(n / DT_BLOCK8)]. The code is the nearest value of
  *  x / absmax, except that a negative x has a negative value. A block of
  *  zeros has absmax 0. A block with NaN has absmax NaN. positive: x is never negative. */
 DT_OP(quantise_blocks, IN(float, x), OUT(uint8_t, codes), OUT(float, absmax), VAL(bool, positive), VAL(int64_t, n))
+DT_MOVES(quantise_blocks, nbytes(x->n, DT_F32) + nbytes(x->n, DT_U8) + nbytes(x->n, DT_F32) / DT_BLOCK8)
 
 /** The reverse. x: [n]. */
 DT_OP(dequantise_blocks, IN(uint8_t, codes), IN(float, absmax), OUT(float, x), VAL(bool, positive), VAL(int64_t, n))
+DT_MOVES(dequantise_blocks, nbytes(x->n, DT_F32) + nbytes(x->n, DT_U8) + nbytes(x->n, DT_F32) / DT_BLOCK8)
 
 /** *result = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
 DT_OP(sum_squares, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(double, result))
@@ -215,4 +261,7 @@ DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, resul
 DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
 
 #undef DT_OP
+#undef DT_OP_ELEMENTS
+#undef DT_OP_ROWS
+#undef DT_MOVES
 #undef DT_SIZE

@@ -108,7 +108,7 @@ static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
     i->has_margins = has[DT_COL_MARGINS];
     i->has_safety = has[DT_COL_SAFETY];
     i->has_flags = has[DT_COL_FLAGS];
-    i->has_answers = i->kind == DT_DATASET_PROMPTS && has[DT_COL_SECOND_TOKENS];
+    i->has_answers = !d->kind->answers && has[DT_COL_SECOND_TOKENS];
     i->has_records = has[DT_COL_RECORDS];
     i->has_images = has[DT_COL_PIXELS];
 }

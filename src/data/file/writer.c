@@ -74,9 +74,10 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
 
 dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
 {
-    DT_CHECK(w->n_documents == 0 && !w->open_document && w->images.size == 0 && w->kind != DT_DATASET_TOKENS &&
-                 form->size >= 1 && form->size <= DT_MAX_IMAGE_SIZE && form->n_tokens >= 1 &&
-                 form->n_tokens <= DT_MAX_IMAGE_TOKENS && form->token >= 0 && form->token < w->vocab_size,
+    DT_CHECK(w->n_documents == 0 && !w->open_document && w->images.size == 0 &&
+                 dt_kind_of(w->kind)->column[DT_COL_PIXELS].name && form->size >= 1 &&
+                 form->size <= DT_MAX_IMAGE_SIZE && form->n_tokens >= 1 && form->n_tokens <= DT_MAX_IMAGE_TOKENS &&
+                 form->token >= 0 && form->token < w->vocab_size,
              DT_ERR_ARG,
              "internal: dt_dataset_set_images: %s: cannot store images of %" PRId64 " pixels per side as %" PRId64
              " tokens of id %" PRId32,

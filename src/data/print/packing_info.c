@@ -1,5 +1,5 @@
 /* packing_info.c - packing statistics of a file: opens its samples as training does and sums their counts. */
-#include "../samples/samples.h"
+#include "../kinds/kinds.h"
 
 dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info)
 {
@@ -8,7 +8,7 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
     *info = (dt_packing_info){0};
     DT_CHECK(seq_len >= 1 && seq_len <= 1 << 26, DT_ERR_USAGE, "seq_len: expected 1 to %d, found %lld", 1 << 26,
              (long long)seq_len);
-    DT_CHECK(p && d->info.kind <= DT_DATASET_SFT && (sft ? p->of_sft : p->of_tokens), DT_ERR_USAGE,
+    DT_CHECK(p && !d->kind->samples && (sft ? p->of_sft : p->of_tokens), DT_ERR_USAGE,
              "%s: packing %s does not support kind %s", d->path, packing, dt_dataset_kind_name(d->info.kind));
     DT_CHECK(p->ops == &dt_samples_wrapped || d->info.n_documents >= 0, DT_ERR_USAGE,
              "%s: packing %s needs document offsets", d->path, packing);

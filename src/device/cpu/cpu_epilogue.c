@@ -7,9 +7,9 @@
 static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *c, int64_t n)
 {
     if (mm->epilogue == DT_EPILOGUE_ACT)
-        cpu->k->act_forward(mm->act, aux, c, mm->dt, n);
+        cpu->k->act_forward(&(dt_act_forward_args){mm->act, aux, c, mm->dt, n}, 0, n);
     else
-        cpu->k->act_backward(mm->act, aux, c, c, mm->dt, n);
+        cpu->k->act_backward(&(dt_act_backward_args){mm->act, aux, c, c, mm->dt, n}, 0, n);
 }
 
 /* c = act(aux), or c = c act'(aux). Contiguous rows are processed as one long row. */
@@ -32,7 +32,8 @@ static void row_sums(const cpu_state *cpu, const dt_matmul *mm, const void *x, i
 {
     CPU_PARALLEL_FOR (cpu, r, n_rows) {
         const float sum = cpu->k->row_sum(cpu_at(x, mm->dt, r * ld), mm->dt, n);
-        cpu->k->add_into(&sum, DT_F32, cpu_at_w(mm->sums, mm->sums_dtype, r), mm->sums_dtype, mm->accumulate_sums, 1);
+        void *to = cpu_at_w(mm->sums, mm->sums_dtype, r);
+        cpu->k->add_into(&(dt_add_into_args){&sum, DT_F32, to, mm->sums_dtype, mm->accumulate_sums, 1}, 0, 1);
     }
 }
 

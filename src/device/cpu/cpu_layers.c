@@ -4,123 +4,40 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- elementwise ------------------------------------------------------------------------------------------------- */
-
-#define CHUNKS_OF(cpu, n, i, len)                                                                                      \
-    CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n, CPU_CHUNK))                                                          \
-        for (int64_t i = turn_ * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, (n)-i), once_ = 1; once_; once_ = 0)
-
-dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
-                   dt_stream *stream)
-{
-    CPU_TAKES(src_dt);
-    CPU_TAKES(dst_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    if (src == dst && src_dt == dst_dt) return DT_OK;
-    DT_CHECK(src != dst || n == 0, DT_ERR_ARG, "internal: convert: cannot convert in place from %s to %s",
-             dt_dtype_name(src_dt), dt_dtype_name(dst_dt));
-    CHUNKS_OF(cpu, n, i, len)
-    {
-        cpu->k->convert(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, len);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
-                    int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(src_dt);
-    CPU_TAKES(dst_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len)
-    {
-        cpu->k->add_into(cpu_at(src, src_dt, i), src_dt, cpu_at_w(dst, dst_dt, i), dst_dt, accumulate, len);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->add(cpu_at(a, dt, i), cpu_at(b, dt, i), cpu_at_w(c, dt, i), dt, len); }
-    return DT_OK;
-}
-
-dt_err cpu_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->scale(cpu_at(x, dt, i), factor, cpu_at_w(y, dt, i), dt, len); }
-    return DT_OK;
-}
-
-dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
-                       dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len) { cpu->k->act_forward(act, cpu_at(x, dt, i), cpu_at_w(y, dt, i), dt, len); }
-    return DT_OK;
-}
-
-dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
-                        int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CHUNKS_OF(cpu, n, i, len)
-    {
-        cpu->k->act_backward(act, cpu_at(x, dt, i), cpu_at(dy, dt, i), cpu_at_w(dx, dt, i), dt, len);
-    }
-    return DT_OK;
-}
-
-/* ---- rows -------------------------------------------------------------------------------------------------------- */
+/* ---- elements and rows ------------------------------------------------------------------------------------------- */
 
 /* Rows per loop turn: about one chunk of elements. */
 static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_CHUNK / (width > 0 ? width : 1); }
+
+/* Check the arguments, and divide the elements or rows among threads. */
+#define TAKES_IN(type, name)
+#define TAKES_OUT(type, name)
+#define TAKES_INOUT(type, name)
+#define TAKES_DESC(type, name)
+#define TAKES_VAL(type, name) CPU_TAKES(_Generic(name, dt_dtype : name, default : DT_F32));
+#define TAKES_CHECK(call) DT_TRY(call);
+#define IN_TURNS(op, n_all, n_turn, ...)                                                                               \
+    dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__)                                                                          \
+    {                                                                                                                  \
+        DT_EACH(TAKES_, __VA_ARGS__)                                                                                   \
+        const cpu_state *cpu = cpu_of(dev);                                                                            \
+        const dt_##op##_args args = {DT_EACH(DT_TAKE_, __VA_ARGS__)};                                                  \
+        const int64_t step = n_turn;                                                                                   \
+        CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n_all, step)) {                                                      \
+            cpu->k->op(&args, turn *step, dt_min_i64(step, n_all - turn * step));                                      \
+        }                                                                                                              \
+        return DT_OK;                                                                                                  \
+    }
+#define DT_OP_ELEMENTS(op, ...) IN_TURNS(op, n, CPU_CHUNK, __VA_ARGS__)
+#define DT_OP_ROWS(op, ...) IN_TURNS(op, n_rows, rows_a_turn(width), __VA_ARGS__)
+#include "dtrain/device/op_list.h"
+
+/* ---- rows by index, sums of columns ------------------------------------------------------------------------------ */
 
 #define ROWS_OF(cpu, n_rows, width, r)                                                                                 \
     const int64_t step_ = rows_a_turn(width);                                                                          \
     CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n_rows, step_))                                                         \
         for (int64_t r = turn_ * step_, last_ = dt_min_i64(r + step_, n_rows); r < last_; r++)
-
-dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                       int64_t width, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    ROWS_OF(cpu, n_rows, width, r)
-    {
-        const void *gate = cpu_at(gate_up, dt, 2 * width * r);
-        cpu->k->glu_forward(act, gate, cpu_at(gate, dt, width), cpu_at_w(y, dt, width * r), dt, width);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
-                        dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    ROWS_OF(cpu, n_rows, width, r)
-    {
-        const void *gate = cpu_at(gate_up, dt, 2 * width * r);
-        void *dgate = cpu_at_w(dgate_up, dt, 2 * width * r);
-        cpu->k->glu_backward(act, gate, cpu_at(gate, dt, width), cpu_at(dy, dt, width * r), dgate,
-                             cpu_at_w(dgate, dt, width), dt, width);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_softcap(dt_device *dev, float *x, float cap, int64_t n_rows, int64_t width, int64_t ld, dt_stream *stream)
-{
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_softcap_check(cap, n_rows, width, ld));
-    ROWS_OF(cpu, n_rows, width, r) { cpu->k->softcap(x + r * ld, cap, width); }
-    return DT_OK;
-}
 
 dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
                        dt_dtype dt, dt_stream *stream)
@@ -160,7 +77,7 @@ dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, i
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, n - first);
         cpu->k->column_sums(cpu_at(dy, dt, first), dt, m, ld, len, sum);
-        cpu->k->add_into(sum, DT_F32, cpu_at_w(dbias, gt, first), gt, accumulate, len);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(dbias, gt, first), gt, accumulate, len}, 0, len);
     }
     return DT_OK;
 }
@@ -177,7 +94,7 @@ dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t
         const void *word = cpu_at(wte, dt, width * token[t]);
         void *row = cpu_at_w(out, dt, width * t);
         if (wpe) {
-            cpu->k->add(word, cpu_at(wpe, dt, width * pos[t]), row, dt, width);
+            cpu->k->add(&(dt_add_args){word, cpu_at(wpe, dt, width * pos[t]), row, dt, width}, 0, width);
         } else {
             memcpy(row, word, (size_t)width * dt_dtype_size(dt));
         }
@@ -196,7 +113,7 @@ static void embedding_group(const cpu_state *cpu, const void *dout, const int32_
 {
     float sum[EMBED_COLS] = {0};
     for (int64_t i = 0; i < n; i++) cpu->k->add_rows(sum, cpu_at(dout, dt, width * order[i] + col), dt, n_cols);
-    cpu->k->add_into(sum, DT_F32, cpu_at_w(row_grad, gt, col), gt, true, n_cols);
+    cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(row_grad, gt, col), gt, true, n_cols}, 0, n_cols);
 }
 
 dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
@@ -242,7 +159,7 @@ static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, width - first);
         cpu->k->column_sums(blocks + first, DT_F32, NORM_BLOCKS, width, len, sum);
-        cpu->k->add_into(sum, DT_F32, cpu_at_w(grad, gt, first), gt, accumulate, len);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(grad, gt, first), gt, accumulate, len}, 0, len);
     }
 }
 
@@ -282,22 +199,6 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, 
         }
     }
     if (dweight) add_blocks(cpu, scratch, dweight, gt, accumulate, width);
-    return DT_OK;
-}
-
-dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
-                             float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    ROWS_OF(cpu, n_rows, width, r)
-    {
-        float mu, rs;
-        cpu->k->layernorm_forward(cpu_at(x, dt, r * width), weight, bias, cpu_at_w(y, dt, r * width), &mu, &rs, width,
-                                  eps, dt);
-        if (mean) mean[r] = mu;
-        if (rstd) rstd[r] = rs;
-    }
     return DT_OK;
 }
 
@@ -416,21 +317,5 @@ dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, cons
                h->kv_ld, of_k);
     if (h->q_norm && dq_norm) add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
     if (h->k_norm && dk_norm) add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
-    return DT_OK;
-}
-
-/* ---- dropout ----------------------------------------------------------------------------------------------------- */
-
-dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
-                   const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
-{
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_CHECK(p >= 0 && p < 1, DT_ERR_ARG, "internal: dropout: expected p in [0, 1), found %g", (double)p);
-    ROWS_OF(cpu, n_tok, width, t)
-    {
-        cpu->k->dropout(cpu_at(x, dt, t * width), addend ? cpu_at(addend, dt, t * width) : NULL,
-                        cpu_at_w(y, dt, t * width), p, key, token_key[t], dt, width);
-    }
     return DT_OK;
 }

@@ -12,8 +12,9 @@
 static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
 {
     CPU_PARALLEL_FOR (cpu, i, mm->m) {
-        cpu->k->convert(cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd), mm->addend_dtype,
-                        cpu_at_w(c, mm->c_dtype, i * mm->ldc), mm->c_dtype, mm->n);
+        const void *from = cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd);
+        void *to = cpu_at_w(c, mm->c_dtype, i * mm->ldc);
+        cpu->k->convert(&(dt_convert_args){from, mm->addend_dtype, to, mm->c_dtype, mm->n}, 0, mm->n);
     }
 }
 

@@ -416,7 +416,8 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
 {
     if (mm->bias) {
         CPU_PARALLEL_FOR (cpu, i, mm->m) {
-            cpu->k->add_into(mm->bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n);
+            cpu->k->add_into(&(dt_add_into_args){mm->bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n}, 0,
+                             mm->n);
         }
     }
     return sgemm_in_columns(cpu, mm, a, b, c, mm->bias || mm->accumulate);
@@ -429,7 +430,7 @@ static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t
                      float *dst)
 {
     CPU_PARALLEL_FOR (cpu, i, rows) {
-        cpu->k->convert(cpu_at(src, dt, i * ld), dt, dst + i * cols, DT_F32, cols);
+        cpu->k->convert(&(dt_convert_args){cpu_at(src, dt, i * ld), dt, dst + i * cols, DT_F32, cols}, 0, cols);
     }
 }
 
@@ -455,9 +456,10 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
     }
     CPU_PARALLEL_FOR (cpu, r, t.m) {
         float *row = tile[2] + r * t.n;
-        if (mm->bias) cpu->k->add_into(cpu_at(mm->bias, mm->dt, j), mm->dt, row, DT_F32, true, t.n);
-        cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate,
-                         t.n);
+        void *to = cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j);
+        if (mm->bias)
+            cpu->k->add_into(&(dt_add_into_args){cpu_at(mm->bias, mm->dt, j), mm->dt, row, DT_F32, true, t.n}, 0, t.n);
+        cpu->k->add_into(&(dt_add_into_args){row, DT_F32, to, mm->c_dtype, mm->accumulate, t.n}, 0, t.n);
     }
     return DT_OK;
 }

@@ -1,4 +1,4 @@
-/* cpu_optimizer.c - classifier, optimizer and reductions of the CPU device.
+/* cpu_optimizer.c - classifier, states in 8 bits and reductions of the CPU device.
  *
  * Reductions divide their input into at most CPU_MAX_PARTIALS blocks, and add the partial sums in order. The number of
  * blocks depends only on the length. */
@@ -25,61 +25,6 @@ int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok
     const int64_t fit = LOGITS / n_vocab / LEAST * LEAST, half = (n_tok / 2 + LEAST - 1) / LEAST * LEAST,
                   rows = dt_min_i64(MOST, dt_min_i64(fit, half));
     return dt_min_i64(n_tok, rows > LEAST ? rows : LEAST);
-}
-
-dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
-                      float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(gt);
-    if (param) CPU_TAKES(param_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, n - i);
-        cpu->k->adamw(opt, cpu_at(grad, gt, i), gt, master + i, m + i, v + i,
-                      param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
-                    void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(gt);
-    if (param) CPU_TAKES(param_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK, len = dt_min_i64(CPU_CHUNK, n - i);
-        cpu->k->sgd(opt, cpu_at(grad, gt, i), gt, master + i, momentum ? momentum + i : NULL,
-                    param ? cpu_at_w(param, param_dt, i) : NULL, param_dt, len);
-    }
-    return DT_OK;
-}
-
-dt_err cpu_add_scaled(dt_device *dev, float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt,
-                      void *out, dt_dtype out_dt, int64_t n, dt_stream *stream)
-{
-    CPU_TAKES(x_dt);
-    CPU_TAKES(y_dt);
-    CPU_TAKES(out_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK;
-        cpu->k->add_scaled(a, cpu_at(x, x_dt, i), x_dt, b, cpu_at(y, y_dt, i), y_dt, cpu_at_w(out, out_dt, i), out_dt,
-                           dt_min_i64(CPU_CHUNK, n - i));
-    }
-    return DT_OK;
-}
-
-dt_err cpu_round_stochastic(dt_device *dev, const float *x, void *y, uint64_t key, uint64_t counter, uint64_t first,
-                            int64_t n, dt_stream *stream)
-{
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t i = turn * CPU_CHUNK;
-        cpu->k->round_stochastic(x + i, cpu_at_w(y, DT_BF16, i), key, counter, first + (uint64_t)i,
-                                 dt_min_i64(CPU_CHUNK, n - i));
-    }
-    return DT_OK;
 }
 
 dt_err cpu_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float *absmax, bool positive, int64_t n,

@@ -8,25 +8,16 @@
 #define X86_KERNEL KERNEL
 #endif
 
+/* elementwise.c, norm.c, optimizer_kernels.c: n elements or rows of an operation, starting at first */
+#define DT_OP_ELEMENTS(op, ...) KERNEL(void, op, (const dt_##op##_args *args, int64_t first, int64_t n))
+#define DT_OP_ROWS DT_OP_ELEMENTS
+#include "dtrain/device/op_list.h"
+
 /* elementwise.c */
-KERNEL(void, convert, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n))
-KERNEL(void, add_into, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n))
-KERNEL(void, add, (const void *a, const void *b, void *c, dt_dtype dt, int64_t n))
-KERNEL(void, scale, (const void *x, float factor, void *y, dt_dtype dt, int64_t n))
-KERNEL(void, softcap, (float *x, float cap, int64_t n))
 KERNEL(void, add_rows, (float *sum, const void *row, dt_dtype dt, int64_t n)) /* sum[i] += row[i] */
 /* n_cols <= DT_CPU_COLS */
 KERNEL(void, column_sums, (const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum))
 KERNEL(float, row_sum, (const void *x, dt_dtype dt, int64_t n))
-KERNEL(void, act_forward, (dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n))
-KERNEL(void, act_backward, (dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n))
-KERNEL(void, glu_forward, (dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n))
-KERNEL(void, glu_backward,
-       (dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
-        int64_t n))
-KERNEL(void, dropout,
-       (const void *x, const void *addend, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt,
-        int64_t width))
 KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt))
 
 /* dequantise.c: n elements of a row, starting at column col, as values of type dt */
@@ -37,9 +28,6 @@ KERNEL(float, rmsnorm_forward, (const dt_rmsnorm *n, const void *x, const void *
 KERNEL(void, rmsnorm_backward,
        (const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
         float *dweight))
-KERNEL(void, layernorm_forward,
-       (const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
-        float eps, dt_dtype dt))
 KERNEL(void, layernorm_backward,
        (const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
         float *dweight, float *dbias, int64_t width, dt_dtype dt))
@@ -47,16 +35,6 @@ KERNEL(void, layernorm_backward,
 KERNEL(void, classifier, (const dt_classifier *cl, float *logits, int64_t row)) /* classifier.c: one row */
 
 /* optimizer_kernels.c */
-KERNEL(void, adamw,
-       (const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
-        dt_dtype param_dt, int64_t n))
-KERNEL(void, sgd,
-       (const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
-        dt_dtype param_dt, int64_t n)) /* momentum may be NULL */
-KERNEL(void, add_scaled,
-       (float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out, dt_dtype out_dt,
-        int64_t n))
-KERNEL(void, round_stochastic, (const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n))
 KERNEL(float, quantise_block,
        (const dt_map8 *map, bool positive, const float *x, uint8_t *codes, int64_t n)) /* returns max |x|; n <= 256 */
 KERNEL(void, dequantise_block, (const dt_map8 *map, const uint8_t *codes, float absmax, float *x, int64_t n))

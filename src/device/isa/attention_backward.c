@@ -186,7 +186,8 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
 /* n rows of d floats, dp apart, into rows of dt, ld apart. */
 static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)
 {
-    for (int64_t i = 0; i < n; i++) ISA_NAME(convert)(src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d);
+    for (int64_t i = 0; i < n; i++)
+        ISA_NAME(convert)(&(dt_convert_args){src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d}, 0, d);
 }
 
 /* dk and dv of one key head and the part's keys: the heads that share it, and their tiles of queries, one after the

@@ -3,48 +3,59 @@
 #include <string.h>
 
 /* dst[i] = src[i] in another type, rounded to nearest even. */
-void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
+void ISA_NAME(convert)(const dt_convert_args *args, int64_t first, int64_t n)
 {
+    const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
     if (src_dt == dst_dt) {
-        memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
+        const void *src = element(args->src, src_dt, first);
+        void *dst = element_w(args->dst, dst_dt, first);
+        if (dst != src) memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
     } else if (dst_dt == DT_F32) {
-        load_elements(dst, src, src_dt, 0, n);
+        load_elements((float *)args->dst + first, args->src, src_dt, first, n);
     } else {
         float x[FLOATS];
-        EACH_BLOCK (i, len, n) store_elements(dst, dst_dt, i, as_floats(src, src_dt, i, len, x), len);
+        EACH_BLOCK (i, len, first, n)
+            store_elements(args->dst, dst_dt, i, as_floats(args->src, src_dt, i, len, x), len);
     }
 }
 
 /* dst[i] = dst[i] + src[i]: added in float, rounded once. */
-void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
+void ISA_NAME(add_into)(const dt_add_into_args *args, int64_t first, int64_t n)
 {
+    const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
     float x[FLOATS];
-    if (!accumulate) {
-        ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
+    if (!args->accumulate) {
+        ISA_NAME(convert)(&(dt_convert_args){args->src, src_dt, args->dst, dst_dt, n}, first, n);
     } else if (dst_dt == DT_F32) {
-        add_elements(dst, src, src_dt, 0, n);
+        add_elements((float *)args->dst + first, args->src, src_dt, first, n);
     } else {
-        EACH_BLOCK (i, len, n) {
-            load_elements(x, dst, dst_dt, i, len);
-            add_elements(x, src, src_dt, i, len);
-            store_elements(dst, dst_dt, i, x, len);
+        EACH_BLOCK (i, len, first, n) {
+            load_elements(x, args->dst, dst_dt, i, len);
+            add_elements(x, args->src, src_dt, i, len);
+            store_elements(args->dst, dst_dt, i, x, len);
         }
     }
 }
 
-void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
+void ISA_NAME(add)(const dt_add_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
+    const void *a = args->a, *b = args->b;
+    void *c = args->c;
+    BY_TYPE(args->dt, T,
+            SIMD_FOR (int64_t i = first; i < first + n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
 }
 
-void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(scale)(const dt_scale_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor * load(x, T, i)));
+    const float factor = args->factor;
+    const void *x = args->x;
+    void *y = args->y;
+    BY_TYPE(args->dt, T, SIMD_FOR (int64_t i = first; i < first + n; i++) store(y, T, i, factor * load(x, T, i)));
 }
 
 /* cap tanh(x / cap). Logits are mostly far below the cap: there a series (to u^9) is as exact as x, and costs no
  * cancellation. */
-void ISA_NAME(softcap)(float *x, float cap, int64_t n)
+INLINE void softcap_row(float *x, float cap, int64_t n)
 {
     const float inverse = 1.0f / cap;
     SIMD_FOR (int64_t i = 0; i < n; i++) {
@@ -55,6 +66,10 @@ void ISA_NAME(softcap)(float *x, float cap, int64_t n)
         const float small = FMA(u * u2, q, u), t = u2 < 0.04f ? small : tanh_f(u);
         x[i] = cap * t;
     }
+}
+void ISA_NAME(softcap)(const dt_softcap_args *args, int64_t first, int64_t n)
+{
+    for (int64_t r = first; r < first + n; r++) softcap_row(args->x + r * args->ld, args->cap, args->width);
 }
 
 /* sum[i] += row[i]: one row of many, for sums over rows. */
@@ -128,14 +143,16 @@ INLINE float act_f(dt_activation act, float x, float *slope)
     return x * s;
 }
 
-/* a[i] = act(x[i]), slope[i] = act'(x[i]); slope may be NULL. The activation is a compile-time constant in each loop,
- * so that it has no branch. */
+/* a[i] = act(x[i]), slope[i] = act'(x[i]); one of them may be NULL. The activation is a compile-time constant in each
+ * loop, so that it has no branch. */
 INLINE void act_loop(dt_activation act, const float *restrict x, float *restrict a, float *restrict slope, int64_t n)
 {
-    if (slope)
-        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
-    else
+    if (!slope)
         SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], NULL);
+    else if (!a)
+        SIMD_FOR (int64_t i = 0; i < n; i++) act_f(act, x[i], &slope[i]);
+    else
+        SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
 }
 static void apply(dt_activation act, const float *x, float *a, float *slope, int64_t n)
 {
@@ -158,73 +175,87 @@ static void apply(dt_activation act, const float *x, float *a, float *slope, int
 }
 
 /* y = act(x) */
-void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(act_forward)(const dt_act_forward_args *args, int64_t first, int64_t n)
 {
     float room[FLOATS], a[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        apply(act, as_floats(x, dt, i, len, room), a, NULL, len);
-        store_elements(y, dt, i, a, len);
+    EACH_BLOCK (i, len, first, n) {
+        apply(args->act, as_floats(args->x, args->dt, i, len, room), a, NULL, len);
+        store_elements(args->y, args->dt, i, a, len);
     }
 }
 /* dx = dy act'(x) */
-void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
+void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int64_t n)
 {
-    float room[FLOATS], a[FLOATS], slope[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        apply(act, as_floats(x, dt, i, len, room), a, slope, len);
-        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
+    const void *dy = args->dy;
+    void *dx = args->dx;
+    float room[FLOATS], slope[FLOATS];
+    EACH_BLOCK (i, len, first, n) {
+        apply(args->act, as_floats(args->x, args->dt, i, len, room), NULL, slope, len);
+        BY_TYPE(args->dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
     }
 }
+
 /* y = act(gate) up */
-void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n)
+void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64_t n)
 {
+    const int64_t width = args->width;
+    const void *gate_up = args->gate_up;
+    void *y = args->y;
     float room[FLOATS], a[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        apply(act, as_floats(gate, dt, i, len, room), a, NULL, len);
-        BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * load(up, T, i + c)));
-    }
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (i, len, r * width, width) {
+            const int64_t gate = r * width + i, up = gate + width; /* in gate_up */
+            apply(args->act, as_floats(gate_up, args->dt, gate, len, room), a, NULL, len);
+            BY_TYPE(args->dt, T,
+                    SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * load(gate_up, T, up + c)));
+        }
 }
-/* dgate = dy up act'(gate), dup = dy act(gate) */
-INLINE void glu_gradients(const float *a, const float *slope, const void *up, const void *dy, void *dgate, void *dup,
-                          dt_dtype T, int64_t first, int64_t n)
+
+/* dgate = dy up act'(gate), dup = dy act(gate), for elements of gate_up that begin at gate and up. */
+INLINE void glu_gradients(const float *a, const float *slope, const void *gate_up, const void *dy, void *dgate_up,
+                          dt_dtype T, int64_t gate, int64_t up, int64_t i, int64_t n)
 {
     SIMD_FOR (int64_t c = 0; c < n; c++) {
-        const float u = load(up, T, first + c), d = load(dy, T, first + c);
-        store(dgate, T, first + c, d * u * slope[c]);
-        store(dup, T, first + c, d * a[c]);
+        const float u = load(gate_up, T, up + c), d = load(dy, T, i + c);
+        store(dgate_up, T, gate + c, d * u * slope[c]);
+        store(dgate_up, T, up + c, d * a[c]);
     }
 }
-void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
-                            dt_dtype dt, int64_t n)
+void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int64_t n)
 {
+    const int64_t width = args->width;
     float room[FLOATS], a[FLOATS], slope[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        apply(act, as_floats(gate, dt, i, len, room), a, slope, len);
-        BY_TYPE(dt, T, glu_gradients(a, slope, up, dy, dgate, dup, T, i, len));
-    }
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (i, len, r * width, width) {
+            const int64_t gate = r * width + i, up = gate + width;
+            apply(args->act, as_floats(args->gate_up, args->dt, gate, len, room), a, slope, len);
+            BY_TYPE(args->dt, T, glu_gradients(a, slope, args->gate_up, args->dy, args->dgate_up, T, gate, up, i, len));
+        }
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
-/* y_c = (residual_c +) x_c / (1 - p) if u_c >= p, else (residual_c +) 0, with u_c = word c % 4 of philox(key,
+/* y_c = (addend_c +) x_c / (1 - p) if u_c >= p, else (addend_c +) 0, with u_c = word c % 4 of philox(key,
  * token_key, c / 4). A mask depends on the token, not on the rank or row that computes it. */
-void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
-                       dt_dtype dt, int64_t width)
+void ISA_NAME(dropout)(const dt_dropout_args *args, int64_t first, int64_t n)
 {
     enum { COUNTERS = FLOATS / 4 };
+    const int64_t width = args->width;
+    const float p = args->p, scale = 1.0f / (1.0f - p);
     uint32_t w[4][COUNTERS];
     float room[FLOATS], kept[FLOATS];
-    const float scale = 1.0f / (1.0f - p);
-    EACH_BLOCK (first, len, width) {
-        SIMD_FOR (int i = 0; i < COUNTERS; i++) {
-            const philox_out r = philox_f(key, token_key, (uint64_t)(first / 4 + i));
-            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (at, len, r * width, width) {
+            const int64_t counter = (at - r * width) / 4;
+            SIMD_FOR (int i = 0; i < COUNTERS; i++) {
+                const philox_out u = philox_f(args->key, args->token_key[r], (uint64_t)(counter + i));
+                w[0][i] = u.w[0], w[1][i] = u.w[1], w[2][i] = u.w[2], w[3][i] = u.w[3];
+            }
+            const float *from = as_floats(args->x, args->dt, at, len, room);
+            for (int64_t c = 0; c < len; c++) kept[c] = unit_of(w[c % 4][c / 4]) >= p ? from[c] * scale : 0.0f;
+            if (args->addend) add_elements(kept, args->addend, args->dt, at, len);
+            store_elements(args->y, args->dt, at, kept, len);
         }
-        const float *from = as_floats(x, dt, first, len, room);
-        for (int64_t c = 0; c < len; c++) kept[c] = unit_of(w[c % 4][c / 4]) >= p ? from[c] * scale : 0.0f;
-        if (residual) add_elements(kept, residual, dt, first, len);
-        store_elements(y, dt, first, kept, len);
-    }
 }
 
 /* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and

@@ -100,6 +100,13 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
+/* The address of element i. */
+INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
+{
+    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
+}
+INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
+
 /* Arrays of any type as floats, a block at a time. Where the arithmetic costs more than a pass over the first-level
  * cache, a kernel that works on floats between these is compiled once, not for each combination of types. */
 enum { FLOATS = 256 };
@@ -122,8 +129,9 @@ SHARED const float *as_floats(const void *from, dt_dtype dt, int64_t first, int6
     load_elements(room, from, dt, first, n);
     return room;
 }
-/* i: the first element of each block of n elements, len: how many it has. */
-#define EACH_BLOCK(i, len, n) for (int64_t i = 0, len; len = dt_min_i64(FLOATS, (n)-i), i < (n); i += FLOATS)
+/* i: the first element of each block of n elements from `first` on, len: how many it has. */
+#define EACH_BLOCK(i, len, first, n)                                                                                   \
+    for (int64_t i = (first), end_ = i + (n), len; len = dt_min_i64(FLOATS, end_ - i), i < end_; i += FLOATS)
 
 /* The addend of a matmul: its first row, row stride in bytes, and type. at NULL: no addend. */
 typedef struct addend {

@@ -84,10 +84,17 @@ INLINE void layernorm_forward_body(const void *x, const void *weight, const void
     *mean = mu;
     *rstd = rs;
 }
-void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
-                                 int64_t width, float eps, dt_dtype dt)
+void ISA_NAME(layernorm_forward)(const dt_layernorm_forward_args *args, int64_t first, int64_t n)
 {
-    BY_TYPE(dt, T, layernorm_forward_body(x, weight, bias, y, mean, rstd, width, eps, T));
+    for (int64_t r = first; r < first + n; r++) {
+        const void *x = element(args->x, args->dt, r * args->width);
+        void *y = element_w(args->y, args->dt, r * args->width);
+        float mean, rstd;
+        BY_TYPE(args->dt, T,
+                layernorm_forward_body(x, args->weight, args->bias, y, &mean, &rstd, args->width, args->eps, T));
+        if (args->mean) args->mean[r] = mean;
+        if (args->rstd) args->rstd[r] = rstd;
+    }
 }
 
 /* dx (overwritten, or added to), dweight and dbias (added to), as above. */

@@ -17,14 +17,13 @@ INLINE void adamw_block(const dt_adamw *o, const float *restrict g, float *restr
         v[i] = vi;
     }
 }
-void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
-                     dt_dtype param_dt, int64_t n)
+void ISA_NAME(adamw_step)(const dt_adamw_step_args *args, int64_t first, int64_t n)
 {
     float room[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        const float *g = as_floats(grad, gt, i, len, room);
-        BY_FLAG(opt->l2 != 0, L2, adamw_block(opt, g, master + i, m + i, v + i, L2, len));
-        if (param) store_elements(param, param_dt, i, master + i, len);
+    EACH_BLOCK (i, len, first, n) {
+        const float *g = as_floats(args->grad, args->gt, i, len, room);
+        BY_FLAG(args->opt.l2 != 0, L2, adamw_block(&args->opt, g, args->master + i, args->m + i, args->v + i, L2, len));
+        if (args->param) store_elements(args->param, args->param_dt, i, args->master + i, len);
     }
 }
 
@@ -41,24 +40,25 @@ INLINE void sgd_block(const dt_sgd *o, const float *restrict g, float *restrict 
         SIMD_FOR (int64_t i = 0; i < n; i++) p[i] = FMA(-lr, FMA(l2, p[i], g[i] * gs), p[i]);
     }
 }
-void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
-                   dt_dtype param_dt, int64_t n)
+void ISA_NAME(sgd_step)(const dt_sgd_step_args *args, int64_t first, int64_t n)
 {
     float room[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        sgd_block(opt, as_floats(grad, gt, i, len, room), master + i, momentum ? momentum + i : NULL, len);
-        if (param) store_elements(param, param_dt, i, master + i, len);
+    EACH_BLOCK (i, len, first, n) {
+        float *momentum = args->momentum ? args->momentum + i : NULL;
+        sgd_block(&args->opt, as_floats(args->grad, args->gt, i, len, room), args->master + i, momentum, len);
+        if (args->param) store_elements(args->param, args->param_dt, i, args->master + i, len);
     }
 }
 
-void ISA_NAME(add_scaled)(float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out,
-                          dt_dtype out_dt, int64_t n)
+void ISA_NAME(add_scaled)(const dt_add_scaled_args *args, int64_t first, int64_t n)
 {
+    const float a = args->a, b = args->b;
     float room[2][FLOATS], sum[FLOATS];
-    EACH_BLOCK (i, len, n) {
-        const float *xi = as_floats(x, x_dt, i, len, room[0]), *yi = as_floats(y, y_dt, i, len, room[1]);
-        SIMD_FOR (int64_t c = 0; c < len; c++) sum[c] = FMA(a, xi[c], b * yi[c]);
-        store_elements(out, out_dt, i, sum, len);
+    EACH_BLOCK (i, len, first, n) {
+        const float *x = as_floats(args->x, args->x_dt, i, len, room[0]),
+                    *y = as_floats(args->y, args->y_dt, i, len, room[1]);
+        SIMD_FOR (int64_t c = 0; c < len; c++) sum[c] = FMA(a, x[c], b * y[c]);
+        store_elements(args->out, args->out_dt, i, sum, len);
     }
 }
 
@@ -79,16 +79,19 @@ INLINE void round_each(const float *x, uint16_t *y, uint64_t key, uint64_t count
     }
 }
 /* Four elements of one counter at a time; the first and the last counter may have fewer. */
-void ISA_NAME(round_stochastic)(const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n)
+void ISA_NAME(round_stochastic)(const dt_round_stochastic_args *args, int64_t first, int64_t n)
 {
-    const int64_t head = dt_min_i64(n, (int64_t)(-first & 3)), whole = (n - head) / 4;
-    round_each(x, y, key, counter, first, 0, head);
+    const uint64_t key = args->key, counter = args->counter, at = args->first + (uint64_t)first;
+    const float *x = args->x + first;
+    uint16_t *y = (uint16_t *)args->y + first;
+    const int64_t head = dt_min_i64(n, (int64_t)(-at & 3)), whole = (n - head) / 4;
+    round_each(x, y, key, counter, at, 0, head);
     SIMD_FOR (int64_t q = 0; q < whole; q++) {
         const int64_t i = head + 4 * q;
-        const philox_out r = philox_f(key, counter, (first + (uint64_t)i) / 4);
+        const philox_out r = philox_f(key, counter, (at + (uint64_t)i) / 4);
         for (int k = 0; k < 4; k++) y[i + k] = bf16_at_random(x[i + k], r.w[k]);
     }
-    round_each(x, y, key, counter, first, head + 4 * whole, n);
+    round_each(x, y, key, counter, at, head + 4 * whole, n);
 }
 
 /* Floats without their sign order like integers, NaN above Inf. Moving a code by one gives it x's sign, because 0 is

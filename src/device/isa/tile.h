@@ -108,11 +108,6 @@ INLINE void tile_matmul(bool transposed, int64_t m, int64_t n, int64_t k, const 
 /* ---- rows to tiles and back -------------------------------------------------------------------------------------- */
 
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
-{
-    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
-}
-INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
 /* Elements i .. i+LANES-1 of p as floats. */
 INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
