@@ -13,8 +13,8 @@ static const struct form {
 } FORMS[] = {[DT_SUM_UNITS] = {"units", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
              [DT_SUM_LOSS] = {"loss", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
              [DT_SUM_REAL] = {"real", 1, {{.kind = DT_VOTE_SUM, .real = 0}}},
-             [DT_SUM_LARGEST] = {"maximum", 1, {{.kind = DT_VOTE_MAX, .real = -INFINITY}}},
-             [DT_SUM_LEAST] = {"minimum", 1, {{.kind = DT_VOTE_MIN, .real = INFINITY}}},
+             [DT_SUM_MAX] = {"maximum", 1, {{.kind = DT_VOTE_MAX, .real = -INFINITY}}},
+             [DT_SUM_MIN] = {"minimum", 1, {{.kind = DT_VOTE_MIN, .real = INFINITY}}},
              [DT_SUM_MEAN] = {"mean", 2, {{.kind = DT_VOTE_SUM, .real = 0}, {.kind = DT_VOTE_COUNT}}}};
 
 /* ---- declarations ------------------------------------------------------------------------------------------------ */
@@ -262,8 +262,8 @@ void dt_sums_add(dt_sums *s, int sum, double x)
         if (isfinite(x)) add_units(v, llrint(x / s->sum[sum].unit));
         break;
     case DT_SUM_REAL:
-    case DT_SUM_LARGEST:
-    case DT_SUM_LEAST:
+    case DT_SUM_MAX:
+    case DT_SUM_MIN:
         add_real(v, x);
         break;
     case DT_SUM_MEAN:
