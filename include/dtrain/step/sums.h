@@ -11,7 +11,8 @@
 
 #include "dtrain/comm/comm.h"
 
-/** How a sum is accumulated and combined. */
+/** How a sum is accumulated and combined. UNITS and LOSS are of samples: of the ranks of the axis tp, which compute the
+ *  same, the first adds them. The other kinds are of ranks. */
 typedef enum dt_sum_kind {
     DT_SUM_UNITS, /* a whole number of units, of any size: exact, independent of order */
     DT_SUM_LOSS,  /* exact for values below 2^50; a non-finite or larger value marks the sums */
