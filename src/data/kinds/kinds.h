@@ -57,7 +57,7 @@ const dt_kind *dt_kind_of(dt_dataset_kind kind);
 enum { DT_KIND_NAMES_SIZE = 128 };
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE]);
 
-#define DT_KIND_TABLE(upper, lower) extern const dt_kind dt_kind_##lower;
+#define DT_KIND_TABLE(upper, lower, help) extern const dt_kind dt_kind_##lower;
 DT_KIND_LIST(DT_KIND_TABLE)
 
 #endif
