@@ -1,6 +1,6 @@
 /* multiplier.c - updates the logarithm of a Lagrange multiplier. A step is proportional to the multiplier, which must
- * therefore not come near 0: min prevents that. log_value may pass min and max, up to MIN_LAMBDA and MAX_LAMBDA. When the
- * violation changes its sign, log_value first returns to the bound (anti-windup). */
+ * therefore not come near 0: min prevents that. log_value may pass min and max, up to MIN_LAMBDA and MAX_LAMBDA. When
+ * the violation changes its sign, log_value first returns to the bound (anti-windup). */
 #include "multiplier.h"
 #include <math.h>
 
