@@ -218,15 +218,15 @@ bool run_check_settings(dt_run *run)
 /* Find the first candidate that verifies, as a run does. */
 static dt_err verify_candidates(dt_run *run)
 {
-    for (int i = run->resume_first, next; i < run->n_resume_paths; i = next) {
-        const char *path = run->resume_paths[i];
+    for (int i = run->resume.first, next; i < run->resume.n; i = next) {
+        const char *path = run->resume.path[i];
         dt_saved_model models[DT_MAX_SAVED];
         dt_err err = dt_checkpoint_verify(path, NULL);
         if (err == DT_OK)
             err = dt_checkpoint_verify_models(path, models, run_list_saved(run, path, models), &run->phase);
         if (err == DT_OK) DT_INFO("would resume from %s", path);
         if (err == DT_OK) return run_say_position(run, path);
-        if ((next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
+        if ((next = run_next_candidate(&run->resume, err, i)) == run->resume.n) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();
     }

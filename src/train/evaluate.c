@@ -130,8 +130,8 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
                                             "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
                                             " micro-batches per rank), without a result; %s",
-                                            run_stop_name(run, end.stop), 100 * (double)end.n_done / (double)end.n,
-                                            end.n_done, end.n,
+                                            run_stop_name(&run->limit, end.stop),
+                                            100 * (double)end.n_done / (double)end.n, end.n_done, end.n,
                                             limit ? "give the run more time, or lower data.max_validation_samples"
                                                   : "start it again to repeat the evaluation"));
 }

@@ -121,10 +121,10 @@ dt_err run_open_sums(dt_run *run)
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 /* Time to reserve for one more step. Steps differ in length, so twice a long one. */
-static double next_step_s(dt_run *run, double step_s)
+static double next_step_s(dt_time_limit *l, double step_s)
 {
-    run->step_s = fmax(step_s, 0.9 * run->step_s);
-    return 2 * run->step_s;
+    l->step_s = fmax(step_s, 0.9 * l->step_s);
+    return 2 * l->step_s;
 }
 
 static void begin_micro(const dt_run *run, int micro, int n_micro)
@@ -187,7 +187,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     const double step_s = dt_now_s() - begin_s;
     const dt_err saved = run_save_look(run);
     *vote = (dt_vote){.err = err == DT_OK ? saved : err,
-                      .stop = run_stop_request(run, next_step_s(run, step_s)),
+                      .stop = run_stop_request(run, next_step_s(&run->limit, step_s)),
                       .nonfinite = nonfinite ? DT_NONFINITE_GRADS : 0};
     count_memory(run);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
@@ -388,7 +388,7 @@ static dt_err finish_task_step(dt_run *run, progress *p, bool applied)
 static dt_err vote_on_stop(dt_run *run, int *stop)
 {
     const dt_err err = dt_fault("loop.vote");
-    dt_vote vote = {.err = err, .stop = run_stop_request(run, 2 * run->step_s)};
+    dt_vote vote = {.err = err, .stop = run_stop_request(run, 2 * run->limit.step_s)};
     DT_TRY(dt_comm_vote(run->comm, &vote));
     *stop = vote.stop;
     return (dt_err)vote.err;
@@ -406,7 +406,7 @@ static dt_err leave_step(dt_run *run, progress *p, int *stop)
                                             "the rollout of step %" PRId64
                                             " does not finish before %s, although the run started with it; give the "
                                             "run more time, or generate fewer or shorter completions",
-                                            p->step + 1, run_stop_name(run, *stop)));
+                                            p->step + 1, run_stop_name(&run->limit, *stop)));
 }
 
 /* One superstep; *stop: the agreed reason to stop. An abandoned step is not counted. */
@@ -499,7 +499,7 @@ static dt_err validate_first(dt_run *run, progress *p, int *stop)
                                                 "the validation of step %" PRId64
                                                 " does not finish before %s, although the run started with it; give "
                                                 "the run more time, or lower data.max_validation_samples",
-                                                p->step, run_stop_name(run, *stop)));
+                                                p->step, run_stop_name(&run->limit, *stop)));
     if (*stop) return DT_OK;
     run_count_progress(run);
     return run_save(run, p, false);
@@ -517,7 +517,7 @@ static dt_err say_stop(dt_run *run, const progress *p, int stop)
     return dt_comm_agree(run->comm,
                          dt_fail(DT_ERR_STOP,
                                  "stopped by %s at step %" PRId64 " of %" PRId64 "%s%s; start it again to continue",
-                                 run_stop_name(run, stop), p->step, run->total_steps, saved,
+                                 run_stop_name(&run->limit, stop), p->step, run->total_steps, saved,
                                  p->validation_due ? ", its validation is still due" : ""));
 }
 

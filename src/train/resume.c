@@ -85,8 +85,8 @@ static bool was_deleted_since(const dt_run *run, const char *dir)
 {
     const char *resume = run->cfg.checkpoint_resume;
     struct stat st;
-    return run->n_resume_paths && stat(resume, &st) != 0 && errno == ENOENT && in_folder(resume, dir) &&
-           is_submitted_again(run, run->resume_paths[0], true);
+    return run->resume.n && stat(resume, &st) != 0 && errno == ENOENT && in_folder(resume, dir) &&
+           is_submitted_again(run, run->resume.path[0], true);
 }
 
 /* resume = PATH, while the list holds the directory's own candidates. */
@@ -100,15 +100,15 @@ static dt_err choose_given(dt_run *run, const char *dir)
         return DT_OK;
     }
     DT_TRY(dt_config_lead_to(&run->cfg, "checkpoint", "resume", dt_checkpoint_find(resume, &file)));
-    const int n = run->n_resume_paths;
-    if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0], false)) {
+    const int n = run->resume.n;
+    if (n && strcmp(file, run->resume.path[0]) != 0 && is_submitted_again(run, run->resume.path[0], false)) {
         DT_INFO("this run was started from %s and continues from its own newest checkpoint", resume);
         free(file);
         return DT_OK;
     }
     const bool own = in_folder(file, dir);
-    dt_list_free(run->resume_paths, n);
-    run->resume_paths = NULL, run->n_resume_paths = 0, run->resume_is_given = true;
+    dt_list_free(run->resume.path, n);
+    run->resume.path = NULL, run->resume.n = 0, run->resume.is_given = true;
     if (n && !own) {
         free(file);
         return dt_config_fail(&run->cfg, "checkpoint", "resume",
@@ -116,11 +116,11 @@ static dt_err choose_given(dt_run *run, const char *dir)
                               "from those, or choose another run.output_dir",
                               resume, dir, n, n > 1 ? "s" : "");
     }
-    if (!(run->resume_paths = calloc(1, sizeof *run->resume_paths))) {
+    if (!(run->resume.path = calloc(1, sizeof *run->resume.path))) {
         free(file);
         return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     }
-    run->resume_paths[0] = file, run->n_resume_paths = 1;
+    run->resume.path[0] = file, run->resume.n = 1;
     return DT_OK;
 }
 
@@ -128,13 +128,13 @@ static dt_err choose_given(dt_run *run, const char *dir)
 static dt_err list_candidates(dt_run *run, const char *dir)
 {
     if (!run->only_check) DT_TRY(run_finish_leaving(run->cfg.run_output_dir));
-    DT_TRY(dt_checkpoint_candidates(dir, &run->resume_paths, &run->n_resume_paths));
+    DT_TRY(dt_checkpoint_candidates(dir, &run->resume.path, &run->resume.n));
     if (is_word(run, "auto")) return DT_OK;
     if (!is_word(run, "none")) return choose_given(run, dir);
-    DT_CONFIG_CHECK(run->n_resume_paths == 0, &run->cfg, "checkpoint", "resume",
+    DT_CONFIG_CHECK(run->resume.n == 0, &run->cfg, "checkpoint", "resume",
                     "none, but %s holds %d checkpoints of an earlier run; use auto to continue from them, or choose "
                     "another run.output_dir",
-                    dir, run->n_resume_paths);
+                    dir, run->resume.n);
     return DT_OK;
 }
 
@@ -276,11 +276,10 @@ static bool leaves_out(const char *path)
 }
 
 /* A path that the user gave has no alternatives. Starting from scratch would ignore the user's checkpoints. */
-int run_next_candidate(const dt_run *run, dt_err err, int i)
+int run_next_candidate(const dt_candidates *c, dt_err err, int i)
 {
-    const int n = run->n_resume_paths;
-    if (run->resume_is_given || (err != DT_ERR_DATA && err != DT_ERR_BASE)) return n;
-    for (i++; i < n && err == DT_ERR_BASE && leaves_out(run->resume_paths[i]);) i++;
+    if (c->is_given || (err != DT_ERR_DATA && err != DT_ERR_BASE)) return c->n;
+    for (i++; i < c->n && err == DT_ERR_BASE && leaves_out(c->path[i]);) i++;
     return i;
 }
 
@@ -290,10 +289,10 @@ static dt_err choose(dt_run *run)
     DT_CHECK(dir, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err = list_candidates(run, dir);
     free(dir);
-    for (int i = 0, next; err == DT_OK && i < run->n_resume_paths; i = next) {
-        err = look_at(run, run->resume_paths[i]);
-        run->resume_first = i;
-        if (err == DT_OK || (next = run_next_candidate(run, err, i)) == run->n_resume_paths) break;
+    for (int i = 0, next; err == DT_OK && i < run->resume.n; i = next) {
+        err = look_at(run, run->resume.path[i]);
+        run->resume.first = i;
+        if (err == DT_OK || (next = run_next_candidate(&run->resume, err, i)) == run->resume.n) break;
         DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
@@ -457,16 +456,16 @@ static dt_err is_own(dt_run *run, const char *path, bool *own)
 /* Try candidate i. It is validated first, unless that was done before anything was allocated. */
 static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
-    char *path = dt_comm_first(run->comm) ? run->resume_paths[i] : NULL;
+    char *path = dt_comm_first(run->comm) ? run->resume.path[i] : NULL;
     const double begin_s = dt_now_s();
     DT_TRY(dt_comm_share_text(run->comm, &path, NULL));
     dt_err err =
-        dt_comm_agree(run->comm, !dt_comm_first(run->comm) || i == run->resume_first ? DT_OK : look_at(run, path));
+        dt_comm_agree(run->comm, !dt_comm_first(run->comm) || i == run->resume.first ? DT_OK : look_at(run, path));
     bool own = true;
     if (err == DT_OK) err = load_one(run, path, p);
     if (err == DT_OK) err = is_own(run, path, &own);
     if (!own) p->saved_step = -1;
-    run->load_s = dt_now_s() - begin_s;
+    run->limit.load_s = dt_now_s() - begin_s;
     if (err == DT_OK) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
     if (!dt_comm_first(run->comm)) free(path);
     return err;
@@ -504,16 +503,16 @@ static dt_err settle_directory(dt_run *run, progress *p)
 
 static dt_err share_next(const dt_run *run, dt_err err, int64_t *i)
 {
-    if (dt_comm_first(run->comm)) *i = run_next_candidate(run, err, (int)*i);
+    if (dt_comm_first(run->comm)) *i = run_next_candidate(&run->resume, err, (int)*i);
     return dt_comm_broadcast_host(run->comm, i, sizeof *i, 0);
 }
 
 dt_err run_resume(dt_run *run, progress *p)
 {
-    int64_t range[2] = {run->resume_first, run->n_resume_paths}; /* rank 0's values */
+    int64_t range[2] = {run->resume.first, run->resume.n}; /* rank 0's values */
     *p = (progress){.saved_step = -1};
     DT_TRY(dt_comm_broadcast_host(run->comm, range, sizeof range, 0));
-    run->resume_first = (int)range[0];
+    run->resume.first = (int)range[0];
     dt_err err = DT_OK;
     bool loaded = false;
     for (int64_t i = range[0]; i < range[1] && !loaded && err == DT_OK;) {

@@ -308,7 +308,7 @@ static dt_err train(dt_run *run)
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, dt_comm_first(run->comm) ? write_config(run) : DT_OK));
     DT_TRY(run_agree(run, open_report(run, &p)));
     run->task.report = run->report;
-    run_stop_estimate(run);
+    run_stop_estimate(&run->limit, run_checkpoint_nbytes(run), dt_comm_nodes(run->comm));
     const progress from = p;
     const double begin_s = dt_now_s();
     dt_err err = run_trains(run) ? run_loop(run, &p) : run_evaluate(run, p.step);
@@ -383,7 +383,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     run->only_check = mode != DT_MODE_RUN;
     if (!run->only_check) {
         run->phase.stop_asked = dt_signals_pending;
-        run_stop_open(run);
+        run_stop_open(&run->limit, run->cfg.run_time_limit, run->start_s, dt_comm_first(comm));
     }
     dt_phase_enter(&run->phase, "start", "");
     DT_TRY(dt_watchdog_start(&run->watchdog, &run->phase, comm, run->cfg.comm_timeout));
@@ -442,7 +442,7 @@ void dt_run_close(dt_run *run)
     if (run->dev.ops) dt_stream_close(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);
     dt_base_free(&run->base);
-    dt_list_free(run->resume_paths, run->n_resume_paths);
+    dt_list_free(run->resume.path, run->resume.n);
     free(run->mistakes.text);
     dt_config_free(&run->cfg);
 }

@@ -175,12 +175,15 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
 
 /* stop.c: early end of a run. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
-void run_stop_open(dt_run *run);                        /* determines the time limit, if any */
-void run_stop_estimate(dt_run *run);                    /* estimates the duration of the first save */
-void run_stop_measure(dt_run *run, double save_s);      /* records the duration of a save */
+/* determines the time limit, if any: run.time_limit, 0: none, or the end of the job for a rank that sees it */
+void run_stop_open(dt_time_limit *l, double time_limit, double start_s, bool sees_job);
+/* estimates the duration of the first save, of nbytes */
+void run_stop_estimate(dt_time_limit *l, double nbytes, int n_nodes);
+void run_stop_measure(dt_time_limit *l, double save_s); /* records the duration of a save */
 int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
 double run_stop_at(const dt_run *run);                  /* latest start of a save, as dt_phase.stop_at_s */
-const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
+/* "a signal", "run.time_limit", "the end of the Slurm job" */
+const char *run_stop_name(const dt_time_limit *l, int stop);
 /* DT_ERR_USAGE if start-up took all of the run's time; called before its first step */
 dt_err run_stop_too_late(const dt_run *run);
 /* dt_comm_agree; also handles a signal during start-up. Collective */
@@ -229,8 +232,8 @@ int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED]);
 /* the same for a checkpoint: if it predates a frozen model that the task keeps, that model is omitted */
 int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED]);
 /* the candidate to try after number i failed with err: the previous one, or, if its base is corrupt, one that is
- * complete; n_resume_paths: none. Rank 0 */
-int run_next_candidate(const dt_run *run, dt_err err, int i);
+ * complete; n: none. Rank 0 */
+int run_next_candidate(const dt_candidates *c, dt_err err, int i);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 /* --check: reports where a run would continue from this file, and its learning rate; local, rank 0 */

@@ -119,7 +119,7 @@ static dt_err report_async(dt_run *run, progress *p, double since_s)
                              .whole_s = state.end_s - state.begin_s,
                              .is_new = true};
     trace_stages(run, &state);
-    run_stop_measure(run, state.copy_s + state.work_s);
+    run_stop_measure(&run->limit, state.copy_s + state.work_s);
     dt_report_end_line(run->report);
     DT_INFO("checkpoint of step %" PRId64
             " written in %.2f s during training, which waited %.2f s for it (%s per rank copied in %.2f s)",
@@ -147,7 +147,7 @@ static dt_err save_at_once(dt_run *run, progress *p, double begin_s)
     const dt_saving *s = &run->saving;
     DT_TRY(dt_checkpoint_save_all(run->comm, s->models, s->n_models, &s->meta, s->dir,
                                   run->cfg.checkpoint_save_total_limit, &run->phase));
-    run_stop_measure(run, dt_now_s() - begin_s);
+    run_stop_measure(&run->limit, dt_now_s() - begin_s);
     DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", s->meta.step, dt_now_s() - begin_s);
     return publish(run, p);
 }

@@ -22,45 +22,45 @@ static double job_end(void)
     return text && *text && !*end && at > 0 ? (double)at : 0;
 }
 
-void run_stop_open(dt_run *run)
+void run_stop_open(dt_time_limit *l, double time_limit, double start_s, bool sees_job)
 {
-    if (run->cfg.run_time_limit > 0) {
-        run->deadline_s = run->start_s + run->cfg.run_time_limit - fmin(END_MARGIN_S, run->cfg.run_time_limit / 10);
-        run->deadline_name = "run.time_limit";
+    if (time_limit > 0) {
+        l->at_s = start_s + time_limit - fmin(END_MARGIN_S, time_limit / 10);
+        l->name = "run.time_limit";
         return;
     }
     const double end = job_end(), now = (double)time(NULL);
-    if (!dt_comm_first(run->comm) || end <= now) return;
-    run->deadline_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
-    run->deadline_name = "the end of the Slurm job";
+    if (!sees_job || end <= now) return;
+    l->at_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
+    l->name = "the end of the Slurm job";
     DT_INFO("the Slurm job ends in %.0f s; a checkpoint will be saved before its end", end - now);
 }
 
-void run_stop_estimate(dt_run *run)
+void run_stop_estimate(dt_time_limit *l, double nbytes, int n_nodes)
 {
-    run->save_s = fmax(run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * dt_comm_nodes(run->comm)), run->load_s);
-    if (run->deadline_s > 0) { /* the estimate must not consume a short run */
-        const double left = run->deadline_s - dt_now_s();
-        if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
+    l->save_s = fmax(nbytes / (FIRST_SAVE_RATE * n_nodes), l->load_s);
+    if (l->at_s > 0) { /* the estimate must not consume a short run */
+        const double left = l->at_s - dt_now_s();
+        if (l->save_s > left / 4) l->save_s = left > 0 ? left / 4 : 0;
     }
 }
 
-void run_stop_measure(dt_run *run, double save_s)
+void run_stop_measure(dt_time_limit *l, double save_s)
 {
-    run->save_s = run->save_is_measured && run->save_s * 0.9 > save_s ? run->save_s * 0.9 : save_s;
-    run->save_is_measured = true;
+    l->save_s = l->save_is_measured && l->save_s * 0.9 > save_s ? l->save_s * 0.9 : save_s;
+    l->save_is_measured = true;
 }
 
 double run_stop_at(const dt_run *run)
 {
     const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).in_progress;
-    return run->deadline_s > 0 ? run->deadline_s - n_saves * SAVE_SHARE * run->save_s : 0;
+    return run->limit.at_s > 0 ? run->limit.at_s - n_saves * SAVE_SHARE * run->limit.save_s : 0;
 }
 
 int run_stop_request(const dt_run *run, double more_s)
 {
     if (dt_signals_pending()) return STOP_SIGNAL;
-    if (run->deadline_s <= 0) return STOP_NO;
+    if (run->limit.at_s <= 0) return STOP_NO;
     return dt_now_s() + more_s > run_stop_at(run) ? STOP_TIME_LIMIT : STOP_NO;
 }
 
@@ -71,13 +71,13 @@ dt_err run_stop_too_late(const dt_run *run)
     return dt_fail(DT_ERR_USAGE,
                    "start-up took %s, which leaves no time for a step before %s; give the run more time, or shorten "
                    "its start-up. Another start would end the same way",
-                   dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(run, STOP_TIME_LIMIT));
+                   dt_format_duration(dt_now_s() - run->start_s, took), run_stop_name(&run->limit, STOP_TIME_LIMIT));
 }
 
-const char *run_stop_name(const dt_run *run, int stop)
+const char *run_stop_name(const dt_time_limit *l, int stop)
 {
     if (stop == STOP_SIGNAL) return "a signal";
-    return run->deadline_name ? run->deadline_name : "the time limit";
+    return l->name ? l->name : "the time limit";
 }
 
 dt_err run_agree(dt_run *run, dt_err err)

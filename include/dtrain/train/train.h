@@ -69,6 +69,22 @@ typedef struct dt_saving {
     dt_save_cost cost;
 } dt_saving;
 
+/** The time by which a run must have ended, and the expected durations of what must fit before. */
+typedef struct dt_time_limit {
+    double at_s;           /* as dt_now_s(); 0: no limit */
+    const char *name;      /* origin of the limit */
+    double save_s, step_s; /* expected seconds of a save, and of a superstep */
+    double load_s;         /* seconds of loading the checkpoint; 0: none was loaded */
+    bool save_is_measured;
+} dt_time_limit;
+
+/** Checkpoints to resume from, on rank 0. */
+typedef struct dt_candidates {
+    char **path;   /* [n], best first */
+    int n, first;  /* the first to try: those before it are damaged */
+    bool is_given; /* by path: no other is tried */
+} dt_candidates;
+
 /** The trained parts of a vision-language model: vision.train. n_last > 0: only the last n_last blocks of the language
  *  model. */
 struct run_parts {
@@ -120,18 +136,12 @@ typedef struct dt_run {
     int64_t n_nonfinite; /* steps of this run whose gradients were not finite */
     int64_t total_steps;
     double start_s;
-    bool has_progressed;       /* since this start a newer checkpoint was written, or the run was completed */
-    bool only_check;           /* --check: nothing is written */
-    double deadline_s;         /* dt_now_s() by which the run must have ended; 0: none */
-    const char *deadline_name; /* origin of the deadline */
-    double save_s, step_s;     /* expected seconds of a save, and of a superstep */
-    double load_s;             /* seconds of loading the checkpoint; 0: none was loaded */
-    bool save_is_measured;
+    bool has_progressed; /* since this start a newer checkpoint was written, or the run was completed */
+    bool only_check;     /* --check: nothing is written */
+    dt_time_limit limit;
     dt_saving saving;
-    char **resume_paths; /* rank 0: checkpoints to resume from, best first */
-    int n_resume_paths, resume_first;
-    bool resume_is_given; /* by path: no other is tried */
-    bool has_pretrained;  /* there is an initial model */
+    dt_candidates resume;
+    bool has_pretrained; /* there is an initial model */
     dt_pretrained pretrained;
     dt_base base; /* the initial model's full path and frozen tensors, for checkpoints that omit them */
 } dt_run;
