@@ -57,7 +57,7 @@ static void declare(kto *k, dt_sums *s)
     k->entropy = pairs_metric(s, "kto/entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT, "kto/targets");
     k->kl_of_step = dt_sums_metric(s, DT_SHOW_TRAIN, "kto/kl", DT_SUM_REAL, NULL);
     /* equal on all ranks and in all micro-steps */
-    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_LARGEST, 1);
+    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_MAX, 1);
     dt_sums_show(s, DT_SHOW_VALIDATION, "kto/validation_kl", "kto/validation_kl", NULL, NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
