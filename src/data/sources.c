@@ -144,7 +144,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     DT_TRY(check_file(s, d, opt));
     DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));
-    if (d->kind->judge) DT_TRY(d->kind->judge(d, opt->rank > 0 || opt->planning));
+    if (d->kind->check_signal) DT_TRY(d->kind->check_signal(d, opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo, opt->ledger));

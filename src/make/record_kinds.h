@@ -33,7 +33,7 @@ const dt_record_kind *dt_record_kind_of(dt_dataset_kind kind);
 /** Is a record of this kind one text or chat? These kinds can be made from each other's records. */
 static inline bool dt_record_is_text(dt_dataset_kind kind) { return !dt_record_kind_of(kind)->is; }
 
-#define DT_RECORD_KIND_TABLE(upper, lower) extern const dt_record_kind dt_records_##lower;
+#define DT_RECORD_KIND_TABLE(upper, lower, help) extern const dt_record_kind dt_records_##lower;
 DT_KIND_LIST(DT_RECORD_KIND_TABLE)
 
 #endif

@@ -1,7 +1,7 @@
 /* kinds.c - the list of kinds, and their batches. */
 #include "kinds.h"
 
-#define DT_KIND_ENTRY(upper, lower) [DT_DATASET_##upper] = &dt_kind_##lower,
+#define DT_KIND_ENTRY(upper, lower, help) [DT_DATASET_##upper] = &dt_kind_##lower,
 static const dt_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(DT_KIND_ENTRY)};
 
 const dt_kind *dt_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
