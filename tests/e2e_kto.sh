@@ -72,6 +72,8 @@ expect "so nothing is wrong with one sample" sh -c '! grep -q "the last step of 
 
 ends "a step of one answer" 64 train 1 one batch.train_batch_size=1
 expect_text "is refused by its key" 'train_batch_size: expected at least 2 with kto.loss_type = kto'
+ends "two weights of 0" 64 train 1 weights kto.desirable_weight=0 kto.undesirable_weight=0
+expect_text "are refused by key" 'undesirable_weight: expected above 0 with kto\.desirable_weight = 0'
 ends "another kind" 65 train 1 kind data.train="$tmp/pairs.h5" run.task=dpo
 expect_text "is refused" 'kind unpaired: expected preference \(records with chosen and rejected\) for this task \(dpo\)'
 e2e_done

@@ -62,8 +62,10 @@ static void declare(kto *k, dt_sums *s)
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
 
-static dt_err check_sizes(const dt_task *t)
+static dt_err check_keys(const dt_task *t, const kto *k)
 {
+    DT_CONFIG_CHECK(k->weight[GOOD] > 0 || k->weight[BAD] > 0, t->cfg, "kto", "undesirable_weight",
+                    "expected above 0 with kto.desirable_weight = 0, or no answer counts; found 0");
     DT_CONFIG_CHECK(t->batching.train_batch_size > 1 || strcmp(t->cfg->kto_loss_type, "kto") != 0, t->cfg, "batch",
                     "train_batch_size",
                     "expected at least 2 with kto.loss_type = kto, which compares a sample with the answers of others; "
@@ -152,7 +154,7 @@ static void kto_open(dt_task *t)
     k->estimates = strcmp(cfg->kto_loss_type, "kto") == 0;
     answers_open(t, &(dt_task_data){.kind = DT_DATASET_UNPAIRED, .truncate = true, .mismatched = k->estimates}, 1);
     dt_task_hold(t, &arrays, k);
-    dt_mistakes_add(t->mistakes, check_sizes(t));
+    dt_mistakes_add(t->mistakes, check_keys(t, k));
     dt_mistakes_add(t->mistakes, warn_of_data(t, k));
     t->model_opt->head |= DT_HEAD_MEAN_LOGIT;
     declare(k, t->sums);
