@@ -54,7 +54,7 @@ $(BUILD)/dtrain-sid: $(SID)
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
 	@{ echo '#define BUILD_VERSION "$(VERSION)"'; echo '#define BUILD_COMMIT "$(or $(COMMIT),unknown)"'; \
-	   echo '#define BUILD_FLAGS "$(subst ",\",$(filter-out -W%,$(CFLAGS)))"'; echo '#define BUILD_ISAS "$(ISAS)"'; \
+	   echo '#define BUILD_FLAGS "$(subst ",\",$(patsubst -O2,-O2$(if $(CFLAGS_GIVEN),,/-O1),$(filter-out -W%,$(CFLAGS))))"'; echo '#define BUILD_ISAS "$(ISAS)"'; \
 	   echo '#define BUILD_COMPONENTS "$(if $(COMPONENTS),$(foreach l,$(COMPONENTS),$(NAME_$(l))),none)"'; } >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
@@ -70,9 +70,10 @@ $(LIB): $(LIB_OBJ)
 $(BUILD)/mpi: FORCE
 	@mkdir -p $(@D)
 	@echo "$(MPI) $(HDF5)" | cmp -s - $@ || { tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" && echo "$(MPI) $(HDF5)" >$@; }
-# Rooms that read settings, set up and report: with -O1 they compile a third faster.
+# Rooms that read settings, set up and report: with -O1 they compile a third faster. Flags of the
+# user are used as they are.
 COLD      = adapter checkpoint config main plot pretrained process report reward selfcheck task train
-O2_OR_O1  = $(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2)
+O2_OR_O1  = $(if $(CFLAGS_GIVEN),-O2,$(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2))
 $(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(patsubst -O2,$(O2_OR_O1),$(CFLAGS)) -MMD -MP -c -o $@ $<

@@ -215,7 +215,7 @@ template <class T> struct dropout {
 };
 
 dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
-                    const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+                    const uint64_t *token_key, int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
 {
     DT_TRY(dt_dropout_check(p));
     dt_stream *s = cuda_stream(dev, stream, "dropout");
@@ -226,7 +226,7 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
         const uint32_t least = (uint32_t)ceilf(p * 0x1p24f) << 8;
         const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, least, 1.0f / (1.0f - p), key, token_key,
                                width,        (unsigned)per_row, fits};
-        return launch_each(s, op, n_tok * per_row);
+        return launch_each(s, op, n_rows * per_row);
     });
     return DT_OK;
 }

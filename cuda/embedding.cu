@@ -58,7 +58,7 @@ dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_
  * the previous chunk, part[chunk][1] of a run that begins in this chunk and continues in the next. A second kernel adds
  * the partial sums of a run in order. The work is thus balanced even if one id occurs often, and each element of the
  * table is written once. */
-enum { RUN_WARPS = 8, RUN_ROWS = 4, LEAST_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
+enum { RUN_WARPS = 8, RUN_ROWS = 4, MIN_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
 
 struct embedding_runs {
     const int32_t *id, *order;
@@ -168,7 +168,7 @@ static dt_err backward(dt_stream *s, const T *dout, const int32_t *id, const int
                        int64_t width)
 {
     if (n_tok == 0 || width == 0) return DT_OK;
-    embedding_runs runs = {id, order, n_tok, LEAST_CHUNK};
+    embedding_runs runs = {id, order, n_tok, MIN_CHUNK};
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float)) / (2 * width);
     DT_CHECK(room > 0, DT_ERR_ARG, "internal: embedding_backward: rows of %lld elements are too long",
              (long long)width);

@@ -88,9 +88,9 @@ template <class T> __global__ void finish_kernel(matmul p)
 
 dt_err cuda_matmul_finish(const matmul &p, dt_dtype dt, dt_stream *s)
 {
-    enum { MOST = 128 };
+    enum { MAX_THREADS = 128 };
     const int64_t n_threads = ceil_div(ceil_div(p.n, 8), WARP) * WARP;
-    const int threads = n_threads < MOST ? (int)n_threads : MOST;
+    const int threads = n_threads < MAX_THREADS ? (int)n_threads : MAX_THREADS;
     const dim3 grid((unsigned)p.m, (unsigned)ceil_div(n_threads, threads));
     CUDA_BY_DTYPE(dt, T, "matmul", { launch(s, grid, threads, 0, finish_kernel<T>, p); });
     CUDA_LAUNCHED();

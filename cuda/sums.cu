@@ -94,10 +94,10 @@ __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
  * rounding errors stay small. The workspace limits the number of slices. */
 static int64_t n_row_slices(int64_t m, int64_t n, int64_t n_tiles)
 {
-    enum { BLOCKS = 1056, MOST_ROWS = 4096, LEAST_ROWS = 64 }; /* 1056: twice what an H100 runs at once */
-    const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float)) / n, most = ceil_div(m, LEAST_ROWS);
+    enum { BLOCKS = 1056, MAX_ROWS = 4096, MIN_ROWS = 64 }; /* 1056: twice what an H100 runs at once */
+    const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / sizeof(float)) / n, most = ceil_div(m, MIN_ROWS);
     int64_t slices = n_tiles < BLOCKS ? BLOCKS / n_tiles : 1;
-    if (slices < ceil_div(m, MOST_ROWS)) slices = ceil_div(m, MOST_ROWS);
+    if (slices < ceil_div(m, MAX_ROWS)) slices = ceil_div(m, MAX_ROWS);
     if (slices > most) slices = most;
     return slices < room ? slices : room;
 }

@@ -480,4 +480,31 @@ TEST(values_of_samples_are_added_once)
     }
 }
 
+/** A vote is among all ranks. What the ranks of tp compute alike counts once, what is a rank's own from each. */
+TEST(a_vote_counts_samples_once)
+{
+    static const dt_mesh_shape shapes[] = {{1, 1, false}, {2, 1, false}, {4, 1, false}};
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        dt_comm comm = {0};
+        dt_sums s = {0};
+        bool ok = dt_comm_open(&comm) == DT_OK;
+        if (comm.nranks % shapes[k].tp == 0) {
+            ok = ok && dt_comm_mesh(&comm, &shapes[k]) == DT_OK;
+            const int samples = dt_sums_declare(&s, "samples", DT_SUM_UNITS, 1),
+                      loss = dt_sums_declare(&s, "loss", DT_SUM_LOSS, 1),
+                      own = dt_sums_declare(&s, "own", DT_SUM_REAL, 1), n = comm.mesh.data.size;
+            ok = ok && dt_sums_settle(&s, &comm) == DT_OK;
+            dt_sums_count(&s, samples, 1 + comm.mesh.data.rank);
+            dt_sums_add(&s, loss, 0.5 * (1 + comm.mesh.data.rank));
+            dt_sums_add(&s, own, 1);
+            ok = ok && dt_sums_vote(&s, &comm, &(dt_vote){0}) == DT_OK;
+            ok = ok && dt_sums_value(&s, samples) == n * (n + 1) / 2 && dt_sums_value(&s, loss) == n * (n + 1) / 4.0 &&
+                 dt_sums_value(&s, own) == comm.nranks;
+        }
+        dt_sums_close(&s);
+        assert_all(MPI_COMM_WORLD, ok);
+        dt_comm_close(&comm);
+    }
+}
+
 MPI_TEST_MAIN(NULL, NULL)

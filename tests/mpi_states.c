@@ -499,6 +499,20 @@ TEST_OF(ALWAYS | BY_NODE, memory_held_matches_the_plan)
     optimizer = &dt_optimizer_adamw;
 }
 
+/** Gradient descent without momentum has no states, so their type changes nothing. */
+TEST(an_optimizer_without_states_takes_any_type)
+{
+    fixture *f = *state;
+    static results whole, r;
+    optimizer = &dt_optimizer_sgd_plain;
+    assert_all(world(f), train(f, &layouts[0], DT_F32, &whole) == DT_OK);
+    for (int t = 0; t < N_TYPES; t++) {
+        assert_all(world(f), train(f, &layouts[0], types[t], &r) == DT_OK);
+        assert_all(world(f), memcmp(&r, &whole, sizeof r) == 0);
+    }
+    optimizer = &dt_optimizer_adamw;
+}
+
 /** The states of matrices take a half and about a quarter of the memory of fp32. */
 TEST(fewer_bits_take_less_memory)
 {

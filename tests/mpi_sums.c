@@ -28,8 +28,8 @@ static double whole(int i, int nranks)
 {
     double all = 0;
     for (int r = 0; r < nranks; r++) all += 2 * part(i, r);
-    if (i % 5 == DT_SUM_LARGEST) return part(i, nranks - 1);
-    return i % 5 == DT_SUM_LEAST ? part(i, 0) : all;
+    if (i % 5 == DT_SUM_MAX) return part(i, nranks - 1);
+    return i % 5 == DT_SUM_MIN ? part(i, 0) : all;
 }
 
 static double shown(const dt_sums *s, const char *kind, int i, bool total)
@@ -62,7 +62,7 @@ TEST(any_number_of_sums_comes_together_in_one_vote)
     }
     for (int i = 0; i < N && ok; i++) { /* of three steps alike: the mean over steps is that of one */
         ok = shown(&s, "sum", i, true) == whole(i, c->nranks);
-        const bool extreme = i % 5 >= DT_SUM_LARGEST;
+        const bool extreme = i % 5 >= DT_SUM_MAX;
         ok = ok && dt_sums_total(&s, i) == whole(i, c->nranks) * (extreme ? 1 : 3);
     }
     assert_all(MPI_COMM_WORLD, ok);

@@ -59,6 +59,21 @@ static void write_sft(const char *file, int first, int n, dt_commit *how)
     assert_int_equal(dt_datasets_commit(&w, how, 1), DT_OK);
 }
 
+/* The samples without images, in a file that cannot have any. */
+static void write_texts(const char *file)
+{
+    dt_dataset_writer *w;
+    int32_t id[32];
+    uint8_t mask[32];
+    assert_int_equal(dt_dataset_create(&w, file, DT_DATASET_SFT, VOCAB, "test", false), DT_OK);
+    for (int i = 0; i < N_SAMPLES; i++) {
+        if (n_images_of(i) > 0) continue;
+        assert_int_equal(dt_dataset_add(w, id, mask, text_of(i, id, mask)), DT_OK);
+        assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
+    }
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
+}
+
 static void write_pairs(const char *file)
 {
     dt_dataset_writer *w = begin(file, DT_DATASET_PREFERENCE);
@@ -166,6 +181,19 @@ TEST(batches_have_the_images_of_their_placeholders)
             o.prefetch = prefetch;
             assert_int_equal(count_epoch(o, nranks), n_images);
         }
+}
+
+/* Texts after images do not refer to images of an earlier batch. */
+TEST(texts_of_another_file_have_no_images)
+{
+    char files[sizeof path + sizeof other + 2];
+    write_sft(path, 0, N_SAMPLES, NULL);
+    write_texts(other);
+    snprintf(files, sizeof files, "%s, %s", path, other);
+    dt_loader_options o = options(files);
+    assert_int_equal(count_epoch(o, 2), N_SAMPLES);
+    o.packing = "bfd";
+    assert_int_equal(count_epoch(o, 2), N_SAMPLES);
 }
 
 TEST(a_batch_has_room_for_the_most_images_and_no_more)

@@ -196,7 +196,7 @@ TEST(gated_units)
     for (int act = 0; act < DT_N_ACT; act++)
         for (int way = 0; way < 2 * N_TYPES; way++) {
             const int t = way % N_TYPES;
-            const int64_t rows = 5, width = way >= N_TYPES ? 72 : act * 20 + 33; /* whole vectors or not */
+            const int64_t rows = 5, width = way >= N_TYPES ? 72 : act * 120 + 33; /* 1 to 3 blocks of the kernels */
             ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1),
                       y = ref_new(types[t], rows * width);
             double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy),

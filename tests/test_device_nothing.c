@@ -6,7 +6,7 @@
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0], N = 64, N_SCRATCH = 1 << 13 };
 
-/* Each of other bytes, which are finite in all types and indices that are nowhere. */
+/* Each array has a byte value of its own. The bytes are finite in all types and invalid as indices. */
 static uint8_t arrays[MAX_COPIES][N];
 static float scratch[N_SCRATCH];
 static uint64_t result[2]; /* of reductions */
@@ -48,7 +48,7 @@ static dt_dtype next_type(void)
     return dt;
 }
 
-/* Sizes that count what is computed are 0. */
+/* Numbers of rows, elements and tokens are 0. */
 static double value_of(const char *name)
 {
     static const char *const counts[] = {"n", "n_rows", "n_tok", "m", "nbytes"};
@@ -120,7 +120,7 @@ TEST(every_operation)
     }
 }
 
-/* ---- what else is nothing ---------------------------------------------------------------------------------------- */
+/* ---- other empty cases ------------------------------------------------------------------------------------------ */
 
 /* Gradients of weights over no rows are 0, unless they are added to. */
 TEST(gradients_of_weights)

@@ -98,6 +98,14 @@ static void check_add_scaled(fixture *f, int64_t n, int way)
     for (int64_t i = 0; i < n; i++) want[i] = (double)0.7f * want[i] - (double)0.3f * ref_get(&y, i);
     RUN(add_scaled, 0.7f, ON(x), xt, -0.3f, ON(y), yt, ON(out), ot, n);
     assert_true(ref_near(&out, want, 0x1p-24 * 2, "a x + b y")); /* b y and the sum round once each, below 2 */
+    if (yt == ot) {
+        RUN(add_scaled, 0.7f, ON(x), xt, -0.3f, ON(y), yt, ON(y), ot, n);
+        assert_memory_equal(y.p, out.p, ref_bytes(&out));
+    }
+    if (xt == ot && yt != ot) {
+        RUN(add_scaled, 0.7f, ON(x), xt, -0.3f, ON(y), yt, ON(x), ot, n);
+        assert_memory_equal(x.p, out.p, ref_bytes(&out));
+    }
     ref_drop(&x), ref_drop(&y), ref_drop(&out), free(want);
 }
 

@@ -59,7 +59,8 @@ TEST(the_kernels_of_other_instruction_sets_pass)
 static void expect_named(fixture *f, const char *operation)
 {
     f->dev.ops = &f->ops;
-    assert_int_equal(dt_device_self_check(&f->dev, 1, NULL), DT_ERR_FAULT);
+    if (dt_device_self_check(&f->dev, 1, NULL) != DT_ERR_FAULT)
+        fail_msg("no case of src/selfcheck tries %s", operation);
     if (!strstr(dt_error_message(), operation)) fail_msg("%s is not in: %s", operation, dt_error_message());
     dt_error_clear();
     f->dev.ops = f->right;

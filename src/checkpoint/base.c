@@ -165,12 +165,12 @@ static dt_err merge(base_job *job, dt_stored_map *map)
 dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stored_slot *slots, int n_slots,
                             dt_stored_map *map, int depth)
 {
-    enum { MOST = 16 };
+    enum { MAX_DEPTH = 16 };
     base_job job = {.path = path, .base = base};
     dt_err err = list_slots(&job, slots, n_slots);
     const dt_base *given = job.whole.base;
-    if (err == DT_OK && depth >= MOST)
-        err = dt_fail(DT_ERR_DATA, "%s: expected at most %d nested base models, found more", path, (int)MOST);
+    if (err == DT_OK && depth >= MAX_DEPTH)
+        err = dt_fail(DT_ERR_DATA, "%s: expected at most %d nested base models, found more", path, (int)MAX_DEPTH);
     if (err == DT_OK) err = locate(&job, given && given->path && depth == 0 ? given->path : base->path, depth);
     if (err == DT_OK) err = merge(&job, map);
     free(job.slots);

@@ -69,11 +69,11 @@ static dt_err find_crowd(dt_comm *comm)
     struct dt_comm_crowd *crowd = &mpi->crowd;
     struct {
         int ranks_per_1000_cores, rank;
-    } mine = {1000 * mpi->host_ranks / (mpi->host_cores > 0 ? mpi->host_cores : 1), comm->rank}, most;
+    } mine = {1000 * mpi->host_ranks / (mpi->host_cores > 0 ? mpi->host_cores : 1), comm->rank}, worst;
     *crowd = (struct dt_comm_crowd){.ranks = mpi->host_ranks, .cores = mpi->host_cores};
     snprintf(crowd->host, sizeof crowd->host, "%s", comm->host);
-    DT_MPI(MPI_Allreduce(&mine, &most, 1, MPI_2INT, MPI_MAXLOC, mpi->world));
-    DT_MPI(MPI_Bcast(crowd, sizeof *crowd, MPI_BYTE, most.rank, mpi->world));
+    DT_MPI(MPI_Allreduce(&mine, &worst, 1, MPI_2INT, MPI_MAXLOC, mpi->world));
+    DT_MPI(MPI_Bcast(crowd, sizeof *crowd, MPI_BYTE, worst.rank, mpi->world));
     return DT_OK;
 }
 

@@ -87,8 +87,8 @@ static int n_like(const call *all, int n_ranks, int r)
 static dt_err report_difference(const dt_axis *scope, const call *all)
 {
     int usual = 0, other = 0;
-    for (int r = 1, most = n_like(all, scope->size, 0); r < scope->size; r++)
-        if (n_like(all, scope->size, r) > most) usual = r, most = n_like(all, scope->size, r);
+    for (int r = 1, n_usual = n_like(all, scope->size, 0); r < scope->size; r++)
+        if (n_like(all, scope->size, r) > n_usual) usual = r, n_usual = n_like(all, scope->size, r);
     while (same(&all[other], &all[usual])) other++;
     const call *its = &all[other], *theirs = &all[usual];
     /* -1 if some ranks are not members of the scope: they do not know of the error */
@@ -124,9 +124,9 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
     const call mine = call_of(comm, &issued);
     DT_TRY(dt_comm_group(scope, mpi->check, &check));
     const uint64_t hash = hash_of(&mine);
-    uint64_t most[2] = {hash, ~hash};
-    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, check));
-    if (most[0] == ~most[1]) return DT_OK;
+    uint64_t largest[2] = {hash, ~hash};
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, largest, 2, MPI_UINT64_T, MPI_MAX, check));
+    if (largest[0] == ~largest[1]) return DT_OK;
     mpi->differ = true;
     return exchange_calls(scope, check, &mine);
 }

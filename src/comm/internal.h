@@ -62,7 +62,7 @@ typedef struct dt_collective {
     dt_dtype send_dt, recv_dt; /* for a reduction of tensors */
     int root;                  /* -1: none */
     bool accumulate, ordered;  /* for a reduction of tensors */
-    const dt_axis *axis;       /* NULL: all ranks, and host values */
+    const dt_axis *axis;       /* NULL: host values of all ranks */
     bool on_host;              /* on host values: phase and unit of the ranks may differ */
 } dt_collective;
 /** Begin the next collective: number it and, with comm->check, verify that all ranks issue the same one. DT_ERR_COMM

@@ -53,7 +53,7 @@ typedef struct axis_rule {
     dt_axis *axis;
     const char *name;
     const int *same[2], *coordinate;
-    const dt_axis *near; /* of the same mesh; see dt_axis.near */
+    const dt_axis *window; /* of the same mesh; see dt_axis.window */
 } axis_rule;
 
 static bool is_member(const axis_rule *rule, int r, int me)
@@ -154,9 +154,9 @@ static dt_err make_axes(dt_comm *comm, dt_mesh *m, const dt_mesh_shape *shape, c
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         DT_TRY(make_axis(&rules[i], comm, comm->mesh.world.node_of));
-        rules[i].axis->near = rules[i].near ? (int)(rules[i].near - m->axis) : -1;
+        rules[i].axis->window = rules[i].window ? (int)(rules[i].window - m->axis) : -1;
     }
-    m->world.near = (int)((shape->tp == 1 ? &m->sum : &m->world) - m->axis);
+    m->world.window = (int)((shape->tp == 1 ? &m->sum : &m->world) - m->axis);
     for (int i = 0; i < m->sum.size; i++) {
         const int r = m->sum.member[i];
         m->sum.block_of[i] = c->shard[r] * m->replicate.size + c->replicate[r];

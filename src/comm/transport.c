@@ -83,10 +83,10 @@ static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
         dt_route *r;
         DT_ALLOC(r, 1, "out of memory for the transport");
         a->route = r;
-        const int n = (int)plan_route(a, shared && a->near >= 0, t->net_set_nbytes, r);
+        const int n = (int)plan_route(a, shared && a->window >= 0, t->net_set_nbytes, r);
         if (2 * n > t->n_requests) t->n_requests = 2 * n;
         if (a->size > t->n_requests) t->n_requests = a->size;
-        r->shm = &t->windows[r->shared ? a->near : i];
+        r->shm = &t->windows[r->shared ? a->window : i];
         r->n_far = a->size - (r->shared ? a->local_size : 1);
     }
     return DT_OK;
@@ -141,7 +141,7 @@ static dt_err open_windows(dt_comm *comm, dt_transport *t, bool *shared)
     *shared = comm->use_shared_memory && comm->mesh.world.max_local > 1;
     for (int i = 0; i < DT_N_AXES && *shared; i++) {
         const dt_axis *a = &comm->mesh.axis[i];
-        if (a->near == i && a->size > 1) DT_TRY(dt_shm_open(&t->windows[i], a, SLOT_NBYTES, shared));
+        if (a->window == i && a->size > 1) DT_TRY(dt_shm_open(&t->windows[i], a, SLOT_NBYTES, shared));
     }
     for (int i = 0; i < DT_N_AXES && !*shared; i++) dt_shm_close(&t->windows[i]);
     return DT_OK;
@@ -195,11 +195,11 @@ static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, 
     const size_t elem = dt_dtype_size(d->send_dt), recv_elem = dt_dtype_size(d->recv_dt);
     const size_t n_blocks = d->stride ? (size_t)axis->size : 1;
     char *blocks = t->pinned.ptr;
-    const int64_t most = (int64_t)(t->pinned.nbytes / ((size_t)axis->size * elem + recv_elem)) / LINE * LINE;
-    char *sum = blocks + (size_t)most * (size_t)axis->size * elem;
+    const int64_t per_round = (int64_t)(t->pinned.nbytes / ((size_t)axis->size * elem + recv_elem)) / LINE * LINE;
+    char *sum = blocks + (size_t)per_round * (size_t)axis->size * elem;
     dt_err err = dt_transport_take_pinned(axis, stream);
-    for (int64_t done = 0; done < d->count && err != DT_ERR_COMM; done += most) {
-        const int64_t n = d->count - done < most ? d->count - done : most;
+    for (int64_t done = 0; done < d->count && err != DT_ERR_COMM; done += per_round) {
+        const int64_t n = d->count - done < per_round ? d->count - done : per_round;
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = (char *)d->recv + (size_t)done * recv_elem;
         for (size_t b = 0; b < n_blocks; b++)
@@ -222,10 +222,10 @@ static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *rec
     dt_comm *comm = axis->comm;
     const dt_transport *t = dt_transport_of(axis);
     char *blocks = t->pinned.ptr;
-    const size_t most = t->pinned.nbytes / (size_t)axis->size / LINE * LINE;
+    const size_t per_round = t->pinned.nbytes / (size_t)axis->size / LINE * LINE;
     dt_err err = dt_transport_take_pinned(axis, stream);
-    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
-        const size_t n = nbytes - done < most ? nbytes - done : most;
+    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += per_round) {
+        const size_t n = nbytes - done < per_round ? nbytes - done : per_round;
         char *mine = blocks + (size_t)axis->rank * n;
         err = dt_comm_first_err(err, copy_on(comm, mine, send + done, n, stream));
         err = dt_comm_first_err(err, sync(comm, stream));

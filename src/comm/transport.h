@@ -17,7 +17,7 @@ typedef struct dt_transport {
     const void **src;          /* [nranks] inputs of a fold */
     dt_buf pinned;             /* staging for a device whose memory the host cannot access */
     dt_event *returned;        /* the last copy from there to the device has completed */
-    dt_shm windows[DT_N_AXES]; /* by dt_axis.near */
+    dt_shm windows[DT_N_AXES]; /* by dt_axis.window */
 } dt_transport;
 
 /** How an axis is served. */
@@ -34,7 +34,7 @@ static inline dt_transport *dt_transport_of(const dt_axis *axis) { return axis->
 static inline const dt_route *dt_route_of(const dt_axis *axis) { return axis->route; }
 
 /** Is member i reached through shared memory, or is it this rank? */
-static inline bool dt_transport_near(const dt_axis *axis, int i)
+static inline bool dt_transport_shares_memory(const dt_axis *axis, int i)
 {
     return i == axis->rank || (dt_route_of(axis)->shared && axis->node_of[i] == axis->node);
 }

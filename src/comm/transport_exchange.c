@@ -6,31 +6,31 @@
 
 enum { TAG_MESSAGE = 4, ROUND_NBYTES = 64 << 20, LINE = 64 };
 
-typedef struct round {
+typedef struct exchange_round {
     const dt_axis *axis;
     const dt_parcel *m;
     int n;
-    size_t done, most; /* bytes of each message: in earlier rounds, and at most in this one */
-    char *staged;      /* the pinned buffer; NULL: messages are not staged */
+    size_t done, max_nbytes; /* bytes of each message: in earlier rounds, and at most in this one */
+    char *staged;            /* the pinned buffer; NULL: messages are not staged */
     dt_stream *stream;
-} round;
+} exchange_round;
 
-static size_t part(const round *r, size_t nbytes)
+static size_t part(const exchange_round *r, size_t nbytes)
 {
-    return nbytes > r->done ? dt_min_size(r->most, nbytes - r->done) : 0;
+    return nbytes > r->done ? dt_min_size(r->max_nbytes, nbytes - r->done) : 0;
 }
 
 /** Slots in the pinned buffer: of the message to member i, and from it. */
-static char *outgoing(const round *r, int i) { return r->staged + (size_t)(2 * i) * r->most; }
-static char *incoming(const round *r, int i) { return r->staged + (size_t)(2 * i + 1) * r->most; }
+static char *outgoing(const exchange_round *r, int i) { return r->staged + (size_t)(2 * i) * r->max_nbytes; }
+static char *incoming(const exchange_round *r, int i) { return r->staged + (size_t)(2 * i + 1) * r->max_nbytes; }
 
-static dt_err copy(const round *r, void *to, const void *from, size_t nbytes)
+static dt_err copy(const exchange_round *r, void *to, const void *from, size_t nbytes)
 {
     dt_device *dev = r->axis->comm->dev;
     return nbytes > 0 ? dev->ops->copy(dev, to, from, nbytes, r->stream) : DT_OK;
 }
 
-static dt_err stage(const round *r)
+static dt_err stage(const exchange_round *r)
 {
     dt_device *dev = r->axis->comm->dev;
     dt_err err = DT_OK;
@@ -40,7 +40,7 @@ static dt_err stage(const round *r)
     return dt_comm_first_err(err, dev->ops->stream_sync(dev, r->stream));
 }
 
-static dt_err unstage(const round *r)
+static dt_err unstage(const exchange_round *r)
 {
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
@@ -49,7 +49,7 @@ static dt_err unstage(const round *r)
     return err;
 }
 
-static dt_err send_parts(const round *r)
+static dt_err send_parts(const exchange_round *r)
 {
     const dt_comm *comm = r->axis->comm;
     MPI_Request *req = dt_transport_of(r->axis)->requests;
@@ -79,10 +79,10 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
 {
     dt_transport *t = dt_transport_of(axis);
     const bool accessible = axis->comm->dev->ops->host_accessible;
-    round r = {.axis = axis, .m = m, .n = n, .stream = stream};
+    exchange_round r = {.axis = axis, .m = m, .n = n, .stream = stream};
     r.staged = accessible ? NULL : t->pinned.ptr;
-    r.most = accessible ? dt_min_size(ROUND_NBYTES, axis->comm->mpi->max_message)
-                        : t->pinned.nbytes / (2 * (size_t)axis->size) / LINE * LINE;
+    r.max_nbytes = accessible ? dt_min_size(ROUND_NBYTES, axis->comm->mpi->max_message)
+                              : t->pinned.nbytes / (2 * (size_t)axis->size) / LINE * LINE;
     size_t all = 0;
     for (int i = 0; i < n; i++) {
         const size_t longer = m[i].send_nbytes > m[i].recv_nbytes ? m[i].send_nbytes : m[i].recv_nbytes;
@@ -91,7 +91,7 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
     /* a rank that waits for shared memory then lets these messages progress */
     for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
     dt_err err = accessible ? DT_OK : dt_transport_take_pinned(axis, stream);
-    for (; r.done < all && err != DT_ERR_COMM; r.done += r.most) {
+    for (; r.done < all && err != DT_ERR_COMM; r.done += r.max_nbytes) {
         if (!accessible) err = dt_comm_first_err(err, stage(&r));
         err = dt_comm_first_err(err, send_parts(&r));
         if (!accessible && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));

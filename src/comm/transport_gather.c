@@ -44,7 +44,7 @@ static dt_err post_messages(gathering *g)
     }
     for (int i = 1, n = 0; i < a->size && !g->route->hierarchical; i++) {
         const int r = (a->rank + i) % a->size;
-        if (dt_transport_near(a, r)) continue;
+        if (dt_transport_shares_memory(a, r)) continue;
         DT_TRY(post_exchange(g, r, &req[n], &req[n + 1]));
         n += 2;
     }
@@ -88,9 +88,9 @@ static dt_err consume(void *arg, int64_t step)
 
 static dt_err gather_round(gathering *g)
 {
-    enum { PIPELINE_STEPS = 4, LEAST_CHUNK = 64 << 10, LINE = 64 };
+    enum { PIPELINE_STEPS = 4, MIN_CHUNK = 64 << 10, LINE = 64 };
     g->chunk = (g->nbytes + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
-    if (g->chunk < LEAST_CHUNK) g->chunk = LEAST_CHUNK;
+    if (g->chunk < MIN_CHUNK) g->chunk = MIN_CHUNK;
     g->chunk = dt_min_size(g->chunk, g->route->shm->slot_nbytes) / LINE * LINE;
     DT_TRY(post_messages(g));
     const int64_t n_steps = n_chunks(g) * (g->route->hierarchical ? g->axis->n_nodes : 1);

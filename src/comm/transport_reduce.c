@@ -23,7 +23,7 @@ typedef struct reduction {
     bool stream;
 } reduction;
 
-enum { TAG_BLOCK = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CHUNK = 16384 };
+enum { TAG_BLOCK = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, MIN_CHUNK = 16384 };
 
 static int64_t n_chunks(const reduction *d) { return (d->of.count + d->chunk - 1) / d->chunk; }
 static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->of.count - k * d->chunk); }
@@ -58,7 +58,7 @@ static void choose_chunk(reduction *d, bool messages, size_t message_elem)
     const dt_route *t = d->route;
     const int max_local = d->axis->max_local;
     int64_t c = (d->of.count + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
-    if (c < LEAST_CHUNK) c = LEAST_CHUNK;
+    if (c < MIN_CHUNK) c = MIN_CHUNK;
     if (t->shared && max_local > 1)
         c = dt_min_i64(c, (int64_t)(t->shm->slot_nbytes / (size_t)(max_local - 1) / d->elem));
     if (messages) c = dt_min_i64(c, (int64_t)(t->message_nbytes / message_elem));
@@ -85,13 +85,13 @@ static dt_err post_blocks(reduction *d, int64_t k)
     int n = 0;
     for (int i = 1; i < c->size; i++) {
         const int from = (c->rank + i) % c->size;
-        if (dt_transport_near(c, from)) continue;
+        if (dt_transport_shares_memory(c, from)) continue;
         char *to = net_set(d, k) + (size_t)n * d->route->message_nbytes;
         DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, c->member[from], TAG_BLOCK, c->comm->mpi->world, &req[n++]));
     }
     for (int i = 1; i < c->size; i++) {
         const int to = (c->rank - i + c->size) % c->size; /* in the order of the receives */
-        if (!dt_transport_near(c, to))
+        if (!dt_transport_shares_memory(c, to))
             DT_MPI(MPI_Isend(chunk_of(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_BLOCK, c->comm->mpi->world,
                              &req[n++]));
     }
@@ -115,7 +115,7 @@ static dt_err flat_consume(void *arg, int64_t k)
     for (int i = 1; i < c->size; i++) {
         const int r = (c->rank + i) % c->size;
         const int l = c->local_of[r];
-        if (dt_transport_near(c, r))
+        if (dt_transport_shares_memory(c, r))
             d->t->src[r] = dt_shm_peer(d->route->shm, l, k) + slot_offset(d, l, c->local_rank);
         else
             d->t->src[r] = net_set(d, k) + (size_t)n++ * d->route->message_nbytes;

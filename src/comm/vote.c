@@ -13,7 +13,7 @@
 
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds used only in the head: minimum or maximum of integers */
-enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
+enum { MIN_INTEGER = 100, MAX_INTEGER };
 /* HEAD_FAILED: the failed rank in the upper half and its error in the lower half, or this value */
 static const int64_t NO_RANK = INT64_MAX;
 
@@ -37,10 +37,10 @@ static dt_vote_value combine(dt_vote_value a, dt_vote_value b)
     case DT_VOTE_MIN:
         b.real = smaller(a.real, b.real);
         break;
-    case LEAST_INTEGER:
+    case MIN_INTEGER:
         if (a.count < b.count) b.count = a.count;
         break;
-    case LARGEST_INTEGER:
+    case MAX_INTEGER:
         if (a.count > b.count) b.count = a.count;
         break;
     }
@@ -111,10 +111,10 @@ static dt_err vote_as(dt_comm *comm, dt_vote *vote, const char *kind, int count)
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
-        (dt_vote_value){.kind = LEAST_INTEGER,
+        (dt_vote_value){.kind = MIN_INTEGER,
                         .count = vote->err == DT_OK ? NO_RANK : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
-    all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
-    all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
+    all[HEAD_STOP] = (dt_vote_value){.kind = MAX_INTEGER, .count = vote->stop};
+    all[HEAD_NONFINITE] = (dt_vote_value){.kind = MAX_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = kind, .count = count, .root = -1}));
     mpi->failed_rank = -1; /* a failed exchange is not an agreement */

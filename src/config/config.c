@@ -265,12 +265,14 @@ dt_err dt_config_require(const dt_config *cfg, const char *section, const char *
 
 static dt_err read_stream(FILE *in, const char *path, char **text)
 {
-    enum { MOST = 1 << 20 }; /* bytes; a larger file is not a configuration, but may be a model given by mistake */
-    char *all = malloc(MOST + 1);
+    enum {
+        MAX_NBYTES = 1 << 20
+    }; /* bytes; a larger file is not a configuration, but may be a model given by mistake */
+    char *all = malloc(MAX_NBYTES + 1);
     DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read the file", path);
-    const size_t n = fread(all, 1, MOST + 1, in);
+    const size_t n = fread(all, 1, MAX_NBYTES + 1, in);
     const char *why = ferror(in)          ? strerror(errno)
-                      : n > MOST          ? "larger than 1 MiB, so it is not a configuration file"
+                      : n > MAX_NBYTES    ? "larger than 1 MiB, so it is not a configuration file"
                       : memchr(all, 0, n) ? "not a text file"
                                           : NULL;
     if (why) {

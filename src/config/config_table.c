@@ -11,19 +11,19 @@
 #define ROW_ENUM(s, k, d, words_, help_)                                                                               \
     {HEAD(s, k, DT_KEY_ENUM), .text = (d), .words = words_, .unit = "", .help = help_},
 #define ROW_TEXT(s, k, d, help_) {HEAD(s, k, DT_KEY_TEXT), .text = (d), .unit = "", .help = help_},
-#define LEAST_integer(v) .min.i = (v)
-#define LEAST_number(v) .min.r = (v)
-#define LEAST_boolean(v) .min.b = (v)
-#define LEAST_word(v) .min.i = (v)
-#define MOST_integer(v) .max.i = (v)
-#define MOST_number(v) .max.r = (v)
-#define MOST_boolean(v) .max.b = (v)
-#define MOST_word(v) .max.i = (v)
+#define MIN_integer(v) .min.i = (v)
+#define MIN_number(v) .min.r = (v)
+#define MIN_boolean(v) .min.b = (v)
+#define MIN_word(v) .min.i = (v)
+#define MAX_integer(v) .max.i = (v)
+#define MAX_number(v) .max.r = (v)
+#define MAX_boolean(v) .max.b = (v)
+#define MAX_word(v) .max.i = (v)
 enum { KIND_integer = DT_KEY_INT, KIND_number = DT_KEY_REAL, KIND_boolean = DT_KEY_BOOL, KIND_word = DT_KEY_ENUM };
 #define ROW_MAYBE(s, k, type, lo, hi, words_, unit_, help_)                                                            \
     {HEAD(s, k, (dt_key_kind)KIND_##type),                                                                             \
-     LEAST_##type(lo),                                                                                                 \
-     MOST_##type(hi),                                                                                                  \
+     MIN_##type(lo),                                                                                                   \
+     MAX_##type(hi),                                                                                                   \
      .text = "",                                                                                                       \
      .words = words_,                                                                                                  \
      .maybe = true,                                                                                                    \
@@ -49,9 +49,9 @@ bool dt_key_section_exists(const char *section)
 
 int dt_edit_distance(const char *a, const char *b)
 {
-    enum { MOST = 63 };
-    const int na = (int)strnlen(a, MOST), nb = (int)strnlen(b, MOST);
-    int row[3][MOST + 1]; /* rows i-2, i-1, i of the table, by i modulo 3 */
+    enum { MAX_LEN = 63 };
+    const int na = (int)strnlen(a, MAX_LEN), nb = (int)strnlen(b, MAX_LEN);
+    int row[3][MAX_LEN + 1]; /* rows i-2, i-1, i of the table, by i modulo 3 */
     for (int j = 0; j <= nb; j++) row[0][j] = j;
     for (int i = 1; i <= na; i++) {
         int *now = row[i % 3], *above = row[(i + 2) % 3], *above2 = row[(i + 1) % 3];

@@ -6,13 +6,13 @@
 
 void dt_cores_of(int pid, dt_cores *set)
 {
-    enum { MOST = DT_CORE_WORDS * 64 };
+    enum { MAX_CORES = DT_CORE_WORDS * 64 };
     *set = (dt_cores){0};
-    cpu_set_t *mask = CPU_ALLOC(MOST);
-    const size_t nbytes = CPU_ALLOC_SIZE(MOST);
+    cpu_set_t *mask = CPU_ALLOC(MAX_CORES);
+    const size_t nbytes = CPU_ALLOC_SIZE(MAX_CORES);
     if (mask) CPU_ZERO_S(nbytes, mask);
     if (mask && sched_getaffinity(pid, nbytes, mask) == 0)
-        for (int c = 0; c < MOST; c++)
+        for (int c = 0; c < MAX_CORES; c++)
             if (CPU_ISSET_S((size_t)c, nbytes, mask)) set->word[c / 64] |= 1ull << (c % 64);
     CPU_FREE(mask);
 }

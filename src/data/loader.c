@@ -334,7 +334,7 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*poll)(void *arg), void *arg
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
         DT_TRY(dt_dataset_verify(d, poll, arg));
-        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, poll, arg, l->opt.rank > 0));
+        if (d->kind->read_signal) DT_TRY(d->kind->read_signal(d, poll, arg, l->opt.rank > 0));
     }
     return DT_OK;
 }

@@ -144,7 +144,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     DT_TRY(check_file(s, d, opt));
     DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));
-    if (d->kind->judge) DT_TRY(d->kind->judge(d, opt->rank > 0 || opt->planning));
+    if (d->kind->check_signal) DT_TRY(d->kind->check_signal(d, opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo, opt->ledger));
@@ -248,7 +248,7 @@ static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_opt
     return dt_mistakes_end(&mistakes);
 }
 
-/* Share of flagged samples. A file without samples may count for the entry after its own. */
+/* Share of flagged samples, by the weights of the entries. A file without samples adds nothing to any entry. */
 static double flagged_share(const dt_sources *s)
 {
     double flagged = 0, all = 0;

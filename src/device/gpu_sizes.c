@@ -20,9 +20,9 @@ size_t dt_gpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *row
  * GPU. */
 int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
-    enum { MOST = 4096, STEP = 128 };
+    enum { MAX_ROWS = 4096, STEP = 128 };
     const int64_t fit = ((int64_t)768 << 20) / (n_vocab * (int64_t)sizeof(float)) / STEP * STEP,
-                  most = fit < STEP ? STEP : dt_min_i64(fit, MOST), chunks = (n_tok + most - 1) / most,
+                  most = fit < STEP ? STEP : dt_min_i64(fit, MAX_ROWS), chunks = (n_tok + most - 1) / most,
                   even = (n_tok + chunks - 1) / chunks, rows = (even + STEP - 1) / STEP * STEP;
     return dt_min_i64(rows, n_tok);
 }

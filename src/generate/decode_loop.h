@@ -28,7 +28,7 @@ typedef struct decode_loop {
     decode_slot *slots; /* [n_slots + n_prompts]: slots of sequences, then of prompts */
     int32_t *slot_of;   /* [n_slots] the decoder's slot of each sequence of the batch */
     dt_batch batch;
-    dt_batch_images *images; /* of the batch, for those of a pass; NULL: the model has no vision tower */
+    dt_batch_images *images; /* the extension of the batch; NULL: the model has no vision tower */
     dt_generate_stats *stats;
 } decode_loop;
 

@@ -23,14 +23,14 @@ FUNCTION(raise_exception)
 
 FUNCTION(range)
 {
-    enum { MOST = 100000 }; /* limit of Jinja2's sandbox */
+    enum { MAX_ITEMS = 100000 }; /* limit of Jinja2's sandbox */
     const int64_t one = dt_jv_to_int(x, a[0], "range"), from = a[1].kind == DT_J_MISSING ? 0 : one,
                   to = a[1].kind == DT_J_MISSING ? one : dt_jv_to_int(x, a[1], "range"),
                   step = a[2].kind == DT_J_MISSING ? 1 : dt_jv_to_int(x, a[2], "range");
     dt_jv out = dt_jv_list(x, DT_J_LIST);
     if (step == 0) dt_jinja_fail(x, "range: the step is 0");
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
-        if (out.u.list->n >= MOST) dt_jinja_fail(x, "range: more than %d numbers", MOST);
+        if (out.u.list->n >= MAX_ITEMS) dt_jinja_fail(x, "range: more than %d numbers", MAX_ITEMS);
         dt_jv_append(x, out, dt_jv_int(i));
         if (__builtin_add_overflow(i, step, &i)) break;
     }

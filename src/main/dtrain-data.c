@@ -85,6 +85,7 @@ static dt_err take_separator(void *self, const tool_row *row, char *text)
 
 #define REC .given = offsetof(options, rec_option)
 
+#define KIND_HELP(upper, lower, help) ", " #lower " (" help ")"
 /* clang-format off */
 static const tool_row rows[] = {
     {"output", "FILE", TO(make.output), "the dataset", .letter = 'o'},
@@ -98,8 +99,7 @@ static const tool_row rows[] = {
      "write as many files as needed to keep each within SIZE, such as 500M, 5GB or 2GiB (G and GB are 10^9 bytes, GiB "
      "is 2^30 bytes)"},
     {"kind", "KIND", TO(make.kind),
-     "auto, tokens (plain text), sft (with a loss mask), preference, prompts or unpaired (answers with labels) "
-     "(default auto: by the first document)"},
+     "auto" DT_KIND_LIST(KIND_HELP) " (default auto: by the first document)"},
     {"format", "FORMAT", TO(make.format),
      "auto, text, json or minionerec (default auto: json for .jsonl, .ndjson, .json (lines or an array) and Parquet "
      "files, whose rows are records; text for others, unless the content is clearly not text). text accepts any bytes. "
@@ -138,7 +138,7 @@ static const tool_row rows[] = {
     {"force", NULL, TO(make.force), "replace existing outputs; an input file is never replaced"},
     {"threads", "N", TO(make.n_threads), "encoder threads (default: one per core)", 1, INT_MAX},
     {"quiet", NULL, TO(quiet), "print only warnings and errors: no progress, no summary", .letter = 'q'},
-    {HEADING("Images (docs/vision.md), in records of kinds sft, preference, prompts and unpaired")},
+    {HEADING("Images (docs/vision.md), in records of all kinds but tokens")},
     {"images", "PREPROCESSOR", TO(make.images.preprocessor),
      "how to preprocess images: a preprocessor_config.json, or the folder of a model or tower with one. A record names "
      "its images as image or images (a path or a list of paths), or in parts of its messages: "

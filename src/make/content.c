@@ -49,7 +49,7 @@ static dt_err refuse_known(const dt_input *in, const char *text, size_t n)
 /* In text of a single-byte character set, some words are invalid UTF-8. In a binary file, most bytes are. */
 static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
 {
-    enum { AT_LEAST = 16 }; /* fewer bytes are inconclusive */
+    enum { MIN_NBYTES = 16 }; /* fewer bytes are inconclusive */
     size_t n_bad = 0;
     DT_CHECK(
         !memchr(text, '\0', n), DT_ERR_DATA,
@@ -61,7 +61,7 @@ static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
         n_bad += at < n;
         at += at < n;
     }
-    DT_CHECK(n < AT_LEAST || n_bad * 10 < n * 3, DT_ERR_DATA,
+    DT_CHECK(n < MIN_NBYTES || n_bad * 10 < n * 3, DT_ERR_DATA,
              "%s: expected UTF-8 text, found %zu invalid bytes among the first %zu: a binary file, or another "
              "character set (convert it: iconv -f CP1251 -t UTF-8 FILE); --format text reads it unchanged",
              in->path, n_bad, n);

@@ -125,7 +125,8 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     if (t->eos && recipe->append_eos && !turns)
         DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
     if (recipe->images) {
-        const int n_images = side == DT_SIDE_SECOND && !kind->answers ? 0 : r->images.n; /* of a prompt's answer */
+        /* a second text that is no answer of a sample is one to a prompt, without images */
+        const int n_images = side == DT_SIDE_SECOND && !kind->answers ? 0 : r->images.n;
         DT_TRY(check_places(recipe, ids->id + first, ids->n - first, n_images));
         DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_images, ids, &p->mask[side],
                                       first));

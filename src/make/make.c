@@ -175,7 +175,7 @@ static dt_err tick(void *self)
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define KIND_WORD(upper, lower) #lower,
+#define KIND_WORD(upper, lower, help) #lower,
 static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
 static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};

@@ -26,6 +26,19 @@ dt_err dt_outputs_differ(const dt_make_options *opt)
     return DT_OK;
 }
 
+static dt_err check_images(const dt_outputs *o, dt_dataset_kind kind)
+{
+    const char *with_images[DT_N_DATASET_KINDS];
+    char names[128];
+    int n = 0;
+    for (int k = 0; k < DT_N_DATASET_KINDS; k++)
+        if (dt_record_kind_of((dt_dataset_kind)k)->images) with_images[n++] = dt_dataset_kind_name((dt_dataset_kind)k);
+    DT_CHECK(!o->recipe->images || dt_record_kind_of(kind)->images, DT_ERR_USAGE,
+             "images need records of kinds %s, but these inputs give kind %s",
+             dt_choices(names, sizeof names, with_images, n), dt_dataset_kind_name(kind));
+    return DT_OK;
+}
+
 static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
 {
     const dt_make_options *opt = o->opt;
@@ -39,9 +52,7 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_outputs_differ(opt));
-    DT_CHECK(!o->recipe->images || dt_record_kind_of(kind)->images, DT_ERR_USAGE,
-             "images need records of kinds sft, preference, prompts or unpaired, but these inputs give kind %s",
-             dt_dataset_kind_name(kind));
+    DT_TRY(check_images(o, kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
     dt_dataset_set_own(o->train, t->n_own);
     if (o->recipe->images) DT_TRY(dt_dataset_set_images(o->train, o->recipe->images));

@@ -338,11 +338,12 @@ static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, d
  * pair `which` of the n (n - 1) / 2 in the order (0, 1), (0, 2), .., (1, 2), .. */
 static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    enum { MOST = 64 };
+    enum { MAX_RESPONSES = 64 };
     const json_t *list = ranked(json);
     const size_t n = json_array_size(list);
     double better;
-    DT_CHECK(n >= 2 && n <= MOST, DT_ERR_DATA, "responses: expected 2 to %d responses, found %zu", MOST, n);
+    DT_CHECK(n >= 2 && n <= MAX_RESPONSES, DT_ERR_DATA, "responses: expected 2 to %d responses, found %zu",
+             MAX_RESPONSES, n);
     r->n_records = (int)(n * (n - 1) / 2);
     size_t a = 0, left = (size_t)which;
     for (; left >= n - 1 - a; a++) left -= n - 1 - a;

@@ -120,7 +120,7 @@ static dt_err unknown_record(const json_t *record)
         keys[0] ? keys : "(none)", advice(record));
 }
 
-#define RECORD_KIND(upper, lower) [DT_DATASET_##upper] = &dt_records_##lower,
+#define RECORD_KIND(upper, lower, help) [DT_DATASET_##upper] = &dt_records_##lower,
 static const dt_record_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(RECORD_KIND)};
 const dt_record_kind *dt_record_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
 

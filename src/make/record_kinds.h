@@ -10,7 +10,7 @@ typedef struct dt_record_kind {
     const char *lacking;     /* the same in the summary: if some do */
     const char *advice;      /* what to do about it; "": nothing */
     const char *noun;        /* of its samples, in messages */
-    /* fields of its records that their forms do not have, between blanks: " label "; NULL: none */
+    /* fields of its records in addition to those of their form, each between blanks: " label "; NULL: none */
     const char *fields;
     /** Does a record have this form? any: no kind was requested. NULL: it is a text or a chat. */
     bool (*is)(const json_t *json, bool any);
@@ -33,7 +33,7 @@ const dt_record_kind *dt_record_kind_of(dt_dataset_kind kind);
 /** Is a record of this kind one text or chat? These kinds can be made from each other's records. */
 static inline bool dt_record_is_text(dt_dataset_kind kind) { return !dt_record_kind_of(kind)->is; }
 
-#define DT_RECORD_KIND_TABLE(upper, lower) extern const dt_record_kind dt_records_##lower;
+#define DT_RECORD_KIND_TABLE(upper, lower, help) extern const dt_record_kind dt_records_##lower;
 DT_KIND_LIST(DT_RECORD_KIND_TABLE)
 
 #endif

@@ -222,16 +222,16 @@ struct span {
 
 /** Rows of the rotary table for positions first .. first+n-1 of sequences of `length` tokens, beyond
  *  max_position_embeddings. */
-struct stretched_rows {
+struct dynamic_rows {
     int32_t length, first, n, row;
 };
 
-/** The part of the rotary table that depends on the sequences of the micro-batch (stretch.c). */
-struct stretch {
+/** The part of the rotary table that depends on the sequences of the micro-batch (dynamic_rope.c). */
+struct dynamic_rope {
     /* constant rows; rows of this part, 0: no sequence can be that long, or the rule does not depend on the length */
     int64_t base_rows, max_rows;
-    float *host;                 /* [max_rows, head_dim], pinned */
-    struct stretched_rows *have; /* [max_seq] rows currently in the table */
+    float *host;               /* [max_rows, head_dim], pinned */
+    struct dynamic_rows *have; /* [max_seq] rows currently in the table */
     int32_t n_have, n_rows;
 };
 
@@ -305,9 +305,9 @@ struct dt_model {
     bool placeholders_learn; /* the rows that replace placeholder embeddings receive gradients */
 
     dt_buf activations, kept, data, staging, table;
-    float *rope;       /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
-    float *rope_local; /* [stretch.base_rows, head_dim], of the layers with a window; NULL: rope */
-    struct stretch stretch;
+    float *rope;       /* [dynamic.base_rows + dynamic.max_rows, head_dim]; NULL: learned positions */
+    float *rope_local; /* [dynamic.base_rows, head_dim], of the layers with a window; NULL: rope */
+    struct dynamic_rope dynamic;
     void **x; /* [n_x]: inputs of stages starting at first_kept; the last is the output */
     int64_t n_x;
     struct block_acts *sets;
@@ -549,14 +549,14 @@ dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x);
 /** Accumulate gradients in g from s.dx, the gradient of x. Leaves the gradient of the position embeddings in s.dx. */
 dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g);
 
-/* stretch.c */
+/* dynamic_rope.c */
 /** Compute the sizes of the rotary table. */
-void dt_stretch_size(dt_model *m);
+void dt_dynamic_rope_size(dt_model *m);
 /** Allocate and free the host arrays. */
-dt_err dt_stretch_open(dt_model *m);
-void dt_stretch_close(dt_model *m);
+dt_err dt_dynamic_rope_open(dt_model *m);
+void dt_dynamic_rope_close(dt_model *m);
 /** Convert the host's positions to rows of the rotary table, and copy missing rows to the device. */
-dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
+dt_err dt_dynamic_rope_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);

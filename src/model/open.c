@@ -302,7 +302,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->values_span = dt_take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
-    m->stretch.host = dt_take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
+    m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
     m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
@@ -340,7 +340,7 @@ static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct arena *a = &arenas[ACTIVATIONS];
-    const int64_t rope_rows = m->stretch.base_rows + m->stretch.max_rows;
+    const int64_t rope_rows = m->dynamic.base_rows + m->dynamic.max_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     m->x[0] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     place_set(m, a, 0);
@@ -352,7 +352,7 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     m->rope = dt_take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
     if (rope_rows == 0) m->rope = NULL;
     const bool local = m->mc->rope_local_theta > 0 && m->mc->sliding_window > 0;
-    m->rope_local = local ? dt_take(&arenas[TABLE], m->stretch.base_rows, m->mc->head_dim, sizeof(float)) : NULL;
+    m->rope_local = local ? dt_take(&arenas[TABLE], m->dynamic.base_rows, m->mc->head_dim, sizeof(float)) : NULL;
 }
 
 static dt_err check_cache(const dt_model_options *o)
@@ -392,7 +392,7 @@ static dt_err make_tables(dt_model *m)
     m->cached = cached ? calloc((size_t)dt_cache_slots(&m->opt), sizeof *m->cached) : NULL;
     DT_CHECK(m->x && m->sets && (!cached || (m->cache && m->cached)), DT_ERR_MEMORY,
              "out of memory for the tables of %" PRId64 " blocks", L);
-    return dt_stretch_open(m);
+    return dt_dynamic_rope_open(m);
 }
 
 static dt_err find_tensors(dt_model *m)
@@ -427,7 +427,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = dt_model_longest(m);
     m->set_holds = -1;
-    dt_stretch_size(m);
+    dt_dynamic_rope_size(m);
     DT_TRY(find_tensors(m));
     DT_TRY(make_tables(m));
     return m->n_units < n_units ? dt_vision_size(m, units, n_units, m->n_units, &m->tower_nbytes) : DT_OK;
@@ -435,7 +435,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
 
 static void free_tables(dt_model *m)
 {
-    dt_stretch_close(m);
+    dt_dynamic_rope_close(m);
     free(m->stages);
     free(m->x);
     free(m->sets);
@@ -581,7 +581,7 @@ static dt_err fill_rope(dt_model *m, const dt_model_config *rule, float *table)
 {
     enum { PIECE = 64 };
     if (!table) return DT_OK;
-    const int64_t n_rows = m->stretch.base_rows, width = m->mc->head_dim;
+    const int64_t n_rows = m->dynamic.base_rows, width = m->mc->head_dim;
     const size_t row_nbytes = (size_t)width * sizeof(float);
     float *piece = malloc(PIECE * row_nbytes);
     DT_CHECK(piece, DT_ERR_MEMORY, "out of memory for %d rows of a rotary table", PIECE);

@@ -1,6 +1,6 @@
 /* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Computed in
  * double: an angle is position times frequency, and in float it loses four digits at position 10^4. Only the dynamic
- * rule depends on the length of a sequence (stretch.c). */
+ * rule depends on the length of a sequence (dynamic_rope.c). */
 #include "model_private.h"
 #include <math.h>
 

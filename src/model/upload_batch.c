@@ -136,7 +136,7 @@ static dt_err stage_tokens(dt_model *m, const dt_batch *b, const int32_t *slot, 
     if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
     if (!slot) stage_sequences(m, b);
     if (slot) dt_slots_stage(m, b, slot);
-    DT_TRY(dt_stretch_batch(m, b));
+    DT_TRY(dt_dynamic_rope_batch(m, b));
     if (slot) dt_slots_stage_fill(m, b);
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
     stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);

@@ -14,7 +14,7 @@
 enum { EXP_AVG, EXP_AVG_SQ, MOMENTUM_BUFFER, N_STATES };
 
 static const float COEFFICIENT_A = 3.4445f, COEFFICIENT_B = -4.7750f, COEFFICIENT_C = 2.0315f;
-static const double LEAST_NORM = 1e-7; /* torch.optim.Muon's eps */
+static const double MIN_NORM = 1e-7; /* torch.optim.Muon's eps */
 
 /* buf <- momentum buf + (1 - momentum) g;  U = buf, or with Nesterov momentum buf + (1 - momentum) g. */
 static dt_err muon_direction(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
@@ -73,7 +73,7 @@ static dt_err iterate(dt_device *dev, int64_t rows, int64_t cols, void *x, char 
 static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
                           double sum_squares, void *scratch, dt_stream *stream)
 {
-    const float norm = dt_bf16_to_float(dt_bf16_from_float((float)fmax(sqrt(sum_squares), LEAST_NORM)));
+    const float norm = dt_bf16_to_float(dt_bf16_from_float((float)fmax(sqrt(sum_squares), MIN_NORM)));
     DT_TRY(dev->ops->scale(dev, x, 1 / norm, x, DT_BF16, rows * cols, stream));
     for (int64_t i = 0; i < s->cfg->optimizer_muon_ns_steps; i++) DT_TRY(iterate(dev, rows, cols, x, scratch, stream));
     return DT_OK;

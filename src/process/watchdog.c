@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PRINT_FIRST_S = 2, SUSPENDED_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
+enum { PRINT_FIRST_S = 2, SUSPENDED_S = 5, MIN_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -133,7 +133,7 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
     if (!w) return NULL;
     memcpy(w->closing_comm.host, comm->host, sizeof w->closing_comm.host);
     dt_phase_enter(&w->closing, "close", "");
-    w->phase = &w->closing, w->comm = &w->closing_comm, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
+    w->phase = &w->closing, w->comm = &w->closing_comm, w->timeout_s = fmax(comm->timeout_s, MIN_CLOSING_S);
     if (start(w, comm) == DT_OK) return w;
     dt_error_clear();
     return NULL;

@@ -61,7 +61,7 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
 {
     const bool ends = kept->last_step != INT64_MAX;
     int64_t before = 0, gap_before = first_gap(l);
-    bool judge = ends && gap_before > 0; /* a single record does not show the interval between records */
+    bool known = ends && gap_before > 0; /* a single record does not show the interval between records */
     *at = 0;
     for (int64_t i = 0; i <= l->n && kept->every > 0; i++) {
         const bool end = i == l->n;
@@ -69,8 +69,8 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
         const int64_t step = end ? kept->last_step + 1 : l->line[i].step, gap = step - before;
         const int64_t missing = (before / kept->every + 1) * kept->every;
         *at = i;
-        if (judge && gap > gap_before && missing < step) return missing;
-        judge = true;
+        if (known && gap > gap_before && missing < step) return missing;
+        known = true;
         before = step;
         gap_before = gap;
     }

@@ -20,7 +20,8 @@ typedef struct dt_sink {
     const char *record; /* name of its file in run.output_dir if a resumed run truncates this file; NULL: none */
     bool needs_dir;     /* only used if there is a run.output_dir, which exists when open is called */
     size_t nbytes;
-    /** The path that the sink writes instead of run.output_dir, in the key `other_key`; "": none. NULL: no such key. */
+    /** Value of the key `other_key`: the file that the sink writes instead of one in run.output_dir; "": not set. NULL:
+     *  no such key. */
     const char *(*other_path)(const dt_config *cfg);
     const char *other_key;
     /** Check the sink's own keys. DT_ERR_USAGE naming the key. */

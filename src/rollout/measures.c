@@ -25,23 +25,23 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
 {
     r->sums.n = declare(s, prefix, "completions", DT_SUM_UNITS, 1);
     r->sums.n_tok = declare(s, prefix, "completion_tokens", DT_SUM_UNITS, 1);
-    r->sums.least = declare(s, prefix, "completion_least", DT_SUM_LEAST, 1);
-    r->sums.largest = declare(s, prefix, "completion_largest", DT_SUM_LARGEST, 1);
+    r->sums.least = declare(s, prefix, "completion_least", DT_SUM_MIN, 1);
+    r->sums.largest = declare(s, prefix, "completion_largest", DT_SUM_MAX, 1);
     r->sums.n_cut = declare(s, prefix, "completions_cut", DT_SUM_UNITS, 1);
     r->sums.n_ended = declare(s, prefix, "completions_ended", DT_SUM_UNITS, 1);
     r->sums.ended_tok = declare(s, prefix, "ended_tokens", DT_SUM_UNITS, 1);
-    r->sums.ended_least = declare(s, prefix, "ended_least", DT_SUM_LEAST, 1);
-    r->sums.ended_largest = declare(s, prefix, "ended_largest", DT_SUM_LARGEST, 1);
+    r->sums.ended_least = declare(s, prefix, "ended_least", DT_SUM_MIN, 1);
+    r->sums.ended_largest = declare(s, prefix, "ended_largest", DT_SUM_MAX, 1);
     r->sums.gap = declare(s, prefix, "gap", DT_SUM_UNITS, 0x1p-40);
     r->sums.gap_tok = declare(s, prefix, "gap_tokens", DT_SUM_UNITS, 1);
-    r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_LARGEST, 1);
+    r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_MAX, 1);
     r->sums.ratio = declare(s, prefix, "sampling_ratio", DT_SUM_UNITS, 0x1p-40);
     r->sums.n_ratios = declare(s, prefix, "sampling_ratios", DT_SUM_UNITS, 1);
-    r->sums.ratio_least = declare(s, prefix, "sampling_ratio_least", DT_SUM_LEAST, 1);
-    r->sums.ratio_largest = declare(s, prefix, "sampling_ratio_largest", DT_SUM_LARGEST, 1);
-    r->sums.seconds = declare(s, prefix, "rollout_seconds", DT_SUM_LARGEST, 1);
-    r->sums.score_seconds = declare(s, prefix, "score_seconds", DT_SUM_LARGEST, 1);
-    r->sums.reward_seconds = declare(s, prefix, "reward_seconds", DT_SUM_LARGEST, 1);
+    r->sums.ratio_least = declare(s, prefix, "sampling_ratio_least", DT_SUM_MIN, 1);
+    r->sums.ratio_largest = declare(s, prefix, "sampling_ratio_largest", DT_SUM_MAX, 1);
+    r->sums.seconds = declare(s, prefix, "rollout_seconds", DT_SUM_MAX, 1);
+    r->sums.score_seconds = declare(s, prefix, "score_seconds", DT_SUM_MAX, 1);
+    r->sums.reward_seconds = declare(s, prefix, "reward_seconds", DT_SUM_MAX, 1);
     if (s->err != DT_OK) return; /* reported by dt_sums_settle */
     show(s, prefix, "completions/mean_length", r->sums.n_tok, r->sums.n, NULL);
     show(s, prefix, "completions/min_length", r->sums.least, -1, finite_or_zero);

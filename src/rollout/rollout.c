@@ -105,12 +105,12 @@ static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_o
  * weights. The cache uses the activation memory of training, so it is free if it fits there. */
 static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots)
 {
-    enum { LEAST = 16 };
+    enum { MIN_SLOTS = 16 };
     dt_model_options with = *t->model_opt;
     dt_memory trains, generates;
     const int64_t unit = rollout_unit(r), share = share_of(r, t->data->size),
                   most = dt_max_i64(dt_min_i64(share, with.max_tok) / unit, 1); /* in units */
-    *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(LEAST, unit)) * unit : share);
+    *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(MIN_SLOTS, unit)) * unit : share);
     if (!t->ops->trains || !t->dev->ops || t->n_units == 0) return DT_OK;
     DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &trains));
     for (int64_t low = *n_slots / unit + 1, high = most; low <= high;) {

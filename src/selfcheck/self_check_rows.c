@@ -102,8 +102,8 @@ static void rows_by_index(check *c, dt_dtype dt)
 
 static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
 {
-    enum { IMAGES = 2, MOST = 48 };
-    uint8_t pixel[IMAGES * MOST * MOST * 3];
+    enum { IMAGES = 2, MAX_SIZE = 48 };
+    uint8_t pixel[IMAGES * MAX_SIZE * MAX_SIZE * 3];
     const dt_patches p = {.n_images = IMAGES,
                           .size = size,
                           .patch = side,

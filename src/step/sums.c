@@ -10,12 +10,13 @@ static const struct form {
     const char *name;
     int n_values;
     dt_vote_value empty[2];
-} FORMS[] = {[DT_SUM_UNITS] = {"units", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
-             [DT_SUM_LOSS] = {"loss", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
-             [DT_SUM_REAL] = {"real", 1, {{.kind = DT_VOTE_SUM, .real = 0}}},
-             [DT_SUM_LARGEST] = {"maximum", 1, {{.kind = DT_VOTE_MAX, .real = -INFINITY}}},
-             [DT_SUM_LEAST] = {"minimum", 1, {{.kind = DT_VOTE_MIN, .real = INFINITY}}},
-             [DT_SUM_MEAN] = {"mean", 2, {{.kind = DT_VOTE_SUM, .real = 0}, {.kind = DT_VOTE_COUNT}}}};
+    bool of_samples;
+} FORMS[] = {[DT_SUM_UNITS] = {"units", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}, true},
+             [DT_SUM_LOSS] = {"loss", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}, true},
+             [DT_SUM_REAL] = {"real", 1, {{.kind = DT_VOTE_SUM, .real = 0}}, false},
+             [DT_SUM_MAX] = {"maximum", 1, {{.kind = DT_VOTE_MAX, .real = -INFINITY}}, false},
+             [DT_SUM_MIN] = {"minimum", 1, {{.kind = DT_VOTE_MIN, .real = INFINITY}}, false},
+             [DT_SUM_MEAN] = {"mean", 2, {{.kind = DT_VOTE_SUM, .real = 0}, {.kind = DT_VOTE_COUNT}}, false}};
 
 /* ---- declarations ------------------------------------------------------------------------------------------------ */
 
@@ -262,8 +263,8 @@ void dt_sums_add(dt_sums *s, int sum, double x)
         if (isfinite(x)) add_units(v, llrint(x / s->sum[sum].unit));
         break;
     case DT_SUM_REAL:
-    case DT_SUM_LARGEST:
-    case DT_SUM_LEAST:
+    case DT_SUM_MAX:
+    case DT_SUM_MIN:
         add_real(v, x);
         break;
     case DT_SUM_MEAN:
@@ -274,8 +275,18 @@ void dt_sums_add(dt_sums *s, int sum, double x)
 
 void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { add_units(s->step + s->sum[sum].at, n_units); }
 
+/* Ranks of the axis tp compute the same for a sample, and the first of them counts it. */
+static void count_samples_once(const dt_sums *s, const dt_comm *comm)
+{
+    for (int i = 0; i < s->n_sums && comm->mesh.tp.rank > 0; i++) {
+        const struct form *f = &FORMS[s->sum[i].kind];
+        if (f->of_samples) memcpy(s->step + s->sum[i].at, f->empty, (size_t)f->n_values * sizeof *s->step);
+    }
+}
+
 dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote)
 {
+    count_samples_once(s, comm);
     if (s->nonfinite) vote->nonfinite = DT_NONFINITE_LOSS;
     vote->values = s->step;
     vote->n_values = s->n_values;

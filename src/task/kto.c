@@ -57,7 +57,7 @@ static void declare(kto *k, dt_sums *s)
     k->entropy = pairs_metric(s, "kto/entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT, "kto/targets");
     k->kl_of_step = dt_sums_metric(s, DT_SHOW_TRAIN, "kto/kl", DT_SUM_REAL, NULL);
     /* equal on all ranks and in all micro-steps */
-    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_LARGEST, 1);
+    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_MAX, 1);
     dt_sums_show(s, DT_SHOW_VALIDATION, "kto/validation_kl", "kto/validation_kl", NULL, NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
@@ -79,8 +79,8 @@ static void check(dt_task *t)
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
 }
 
-/* The usual range of the weights of all good answers, divided by those of all bad ones, is equation 8 of the paper.
- * Within a factor of 2 of it the choice matters little. */
+/* Equation 8 of the paper: the weights of all good answers add up to 1 to 4/3 times those of all bad ones. Within a
+ * factor of 2 of this range the choice matters little. */
 static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *info)
 {
     const double low = 1, high = 4.0 / 3, good = k->weight[GOOD] * info->flagged_share,
@@ -93,8 +93,8 @@ static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *i
                 t->cfg->data_train, n_good, n_bad, n_good ? "false" : "true");
     else if (good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
         DT_WARN("[data] train: %" PRId64 " good and %" PRId64
-                " bad answers: the weights of the good ones add up to %.3g "
-                "times those of the bad ones; usual is 1 to 4/3, with kto.%s = %.3g to %.3g",
+                " bad answers: weights included, the good ones count %.3g times as much as the bad ones; usual is 1 to "
+                "4/3, with kto.%s = %.3g to %.3g",
                 n_good, n_bad, ratio, more_good ? "undesirable_weight" : "desirable_weight",
                 more_good ? k->weight[BAD] * ratio / high : k->weight[GOOD] * low / ratio,
                 more_good ? k->weight[BAD] * ratio / low : k->weight[GOOD] * high / ratio);

@@ -25,9 +25,9 @@ dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_c
 
 dt_err answers_add_up(const dt_task *t, double *x, int64_t n)
 {
-    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
-    for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->data, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    enum { MAX_VALUES = 1 << 22 }; /* MPI counts are of type int */
+    for (int64_t at = 0; at < n; at += MAX_VALUES)
+        DT_TRY(dt_comm_reduce_host_f64(t->data, x + at, (int)dt_min_i64(MAX_VALUES, n - at), DT_SUM));
     return DT_OK;
 }
 

@@ -27,9 +27,9 @@ static void declare(reward_model *r, dt_sums *s, bool harmless)
     r->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "rm/pairs");
     r->correct = pairs_metric(s, "rm/accuracy", DT_SUM_UNITS, 1, "rm/preferences");
     r->margin = pairs_metric(s, "rm/margin", DT_SUM_LOSS, 1, "rm/preferences");
-    r->least = pairs_metric(s, "rm/min_reward", DT_SUM_LEAST, 1, NULL);
+    r->least = pairs_metric(s, "rm/min_reward", DT_SUM_MIN, 1, NULL);
     r->reward = pairs_metric(s, "rm/mean_reward", DT_SUM_LOSS, 1, "rm/texts");
-    r->largest = pairs_metric(s, "rm/max_reward", DT_SUM_LARGEST, 1, NULL);
+    r->largest = pairs_metric(s, "rm/max_reward", DT_SUM_MAX, 1, NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
     if (!harmless) return;
     r->n_safety = dt_sums_declare(s, "rm/labels", DT_SUM_UNITS, 1);

@@ -177,7 +177,7 @@ static dt_err form_origin(dt_edit *e, unsigned how, size_t from, size_t begin)
     return DT_OK;
 }
 
-static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
+static dt_err form_range(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
 {
     const unsigned how = (kind == DT_NFKC || kind == DT_NFKD ? DT_FORM_COMPATIBLE : 0) |
                          (kind == DT_NFC || kind == DT_NFKC ? DT_FORM_COMPOSED : 0);
@@ -202,7 +202,7 @@ static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out
         if (i == p->to) last = i;
         dt_edit_keep(&e, done, last);
         const size_t end = i < p->to ? changing(chars, p, kind, i) : i;
-        if (end > last) DT_TRY(form_stretch(&e, kind, last, end));
+        if (end > last) DT_TRY(form_range(&e, kind, last, end));
         done = end;
         i = staying(chars, p, kind, done, &last);
     }

@@ -50,23 +50,23 @@ static void declare_memory(dt_sums *s, dt_loop_sums *c)
     for (int k = 0; k < DT_N_MEMCAT; k++)
         for (int p = 0; p < DT_N_MEMSPACE; p++) {
             snprintf(name, sizeof name, "memory/%s/%s", dt_memspace_name((dt_memspace)p), dt_memcat_name((dt_memcat)k));
-            c->memory[k][p] = dt_sums_declare(s, name, DT_SUM_LARGEST, 1);
+            c->memory[k][p] = dt_sums_declare(s, name, DT_SUM_MAX, 1);
         }
 }
 
 static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
 {
     declare_memory(s, c);
-    c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_LARGEST, 1);
-    c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_LARGEST, 1);
-    c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_LARGEST, 1);
-    c->memory_file = dt_sums_declare(s, "memory_file", DT_SUM_LARGEST, 1);
-    c->save_done = dt_sums_declare(s, "save_done", DT_SUM_LEAST, 1);
-    c->save_work = dt_sums_declare(s, "save_work", DT_SUM_LARGEST, 1);
+    c->memory_device = dt_sums_declare(s, "memory_device", DT_SUM_MAX, 1);
+    c->memory_pinned = dt_sums_declare(s, "memory_pinned", DT_SUM_MAX, 1);
+    c->memory_host = dt_sums_declare(s, "memory_host", DT_SUM_MAX, 1);
+    c->memory_file = dt_sums_declare(s, "memory_file", DT_SUM_MAX, 1);
+    c->save_done = dt_sums_declare(s, "save_done", DT_SUM_MIN, 1);
+    c->save_work = dt_sums_declare(s, "save_work", DT_SUM_MAX, 1);
     for (int g = 0; with_time && g < DT_N_TIME; g++) {
-        c->time_min[g] = declare_time(s, g, "min", DT_SUM_LEAST);
+        c->time_min[g] = declare_time(s, g, "min", DT_SUM_MIN);
         c->time_mean[g] = declare_time(s, g, "mean", DT_SUM_REAL);
-        c->time_max[g] = declare_time(s, g, "max", DT_SUM_LARGEST);
+        c->time_max[g] = declare_time(s, g, "max", DT_SUM_MAX);
     }
 }
 

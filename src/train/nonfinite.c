@@ -21,8 +21,8 @@ static double rank_of_first(const dt_run *run, int model, int unit)
 
 void run_declare_nonfinite(dt_run *run)
 {
-    run->counted.bad_own = dt_sums_declare(&run->sums, "nonfinite_own", DT_SUM_LARGEST, 1);
-    run->counted.bad_sum = dt_sums_declare(&run->sums, "nonfinite_sum", DT_SUM_LARGEST, 1);
+    run->counted.bad_own = dt_sums_declare(&run->sums, "nonfinite_own", DT_SUM_MAX, 1);
+    run->counted.bad_sum = dt_sums_declare(&run->sums, "nonfinite_sum", DT_SUM_MAX, 1);
 }
 
 void run_note_nonfinite(dt_run *run)

@@ -64,7 +64,7 @@ dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s
 {
     const int n_states = z->lay.n_states;
     const unsigned has = states_of_run(z, run);
-    const bool in_place = z->lay.state_dtype == DT_F32 || run->plain;
+    const bool in_place = z->lay.state_dtype == DT_F32 || run->plain || n_states == 0;
     const dt_optimizer_ops *o = z->opt.optimizer;
     dt_err (*const step)(dt_device *, const dt_optimizer_step *, const dt_update_range *) =
         run->matrix >= 0 ? o->matrices->direction : o->step;

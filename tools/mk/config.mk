@@ -13,6 +13,7 @@ BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
 HDF5_GIVEN := $(if $(filter undefined,$(origin HDF5)),undefined,given)
 ISAS_GIVEN := $(filter-out undefined,$(origin ISAS))
 CUDA_GIVEN := $(filter-out undefined,$(origin CUDA))
+CFLAGS_GIVEN := $(filter-out undefined,$(origin CFLAGS))
 
 # Targets that only start another make, possibly after installing packages. No features are detected
 # for them.

@@ -86,7 +86,9 @@ typedef struct dt_axis {
     int *block_of;              /* [size] block of a reduce-scatter that each member receives; mostly its own number */
     int *node_of, *local_of;    /* [size] */
     int *member_at; /* [n_nodes * max_local] member by node and local rank, -1 if the node has fewer members */
-    int near;       /* index in dt_mesh.axis of the axis with the same members on each node; -1: none share a node */
+    /* index in dt_mesh.axis of the axis with the same members on each node, whose shared memory it uses; -1: no members
+     * share a node */
+    int window;
     dt_parcel *messages; /* [size] scratch of an exchange; owned by comm */
     void *route;         /* state of the transport for this axis */
 } dt_axis;

@@ -23,10 +23,12 @@
 /** The tasks: dt_task_NAME is the table of one (task.h). */
 #define DT_TASK_LIST(TASK) \
     TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(ppo) TASK(grpo) TASK(eval)
-/** The kinds of samples that tasks read (dataset.h): the name of the enumerator, and the value of --kind and of the
- *  attribute. A kind is the tables dt_kind_NAME in src/data/kinds and dt_records_NAME in src/make. */
+/** The kinds of samples that tasks read (dataset.h): the name of the enumerator, the value of --kind and of the
+ *  attribute, and its help. A kind is the tables dt_kind_NAME in src/data/kinds and dt_records_NAME in src/make. */
 #define DT_KIND_LIST(KIND) \
-    KIND(TOKENS, tokens) KIND(SFT, sft) KIND(PREFERENCE, preference) KIND(PROMPTS, prompts) KIND(UNPAIRED, unpaired)
+    KIND(TOKENS, tokens, "plain text") KIND(SFT, sft, "with a loss mask") \
+    KIND(PREFERENCE, preference, "pairs of answers") KIND(PROMPTS, prompts, "for rollouts") \
+    KIND(UNPAIRED, unpaired, "answers with labels")
 #define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \

@@ -12,7 +12,7 @@
 /* ---- reading a file ---------------------------------------------------------------------------------------------- */
 
 /** The kinds of samples, of DT_KIND_LIST. */
-#define DT_KIND_ENUMERATOR(upper, lower) DT_DATASET_##upper,
+#define DT_KIND_ENUMERATOR(upper, lower, help) DT_DATASET_##upper,
 typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS } dt_dataset_kind;
 /** "tokens", "sft", ...: the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);

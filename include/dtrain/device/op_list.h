@@ -10,14 +10,14 @@
  *   VAL(type, name)    type name: a value
  *   CHECK(call)        not an argument: a check of the arguments (device_check.h)
  *
- * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, and DT_OP_ROWS one on n_rows rows of
- * width elements, if each is computed without the others, in fp32, bf16 or fp16. The CPU device needs only a kernel for
- * a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const dt_device
- * *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, DT_OP_ROWS one on n_rows rows of width
+ * elements. Each element or row is computed independently, in fp32, bf16 or fp16. The CPU device needs only a kernel
+ * for a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const
+ * dt_device *dev, and it has no stream.
  *
  * DT_MOVES is the cost of an operation that a GPU computes in one launch: the minimum of bytes of device memory that it
  * reads and writes. x points to the arguments: nbytes(x->n, x->dt) and matrix_nbytes(x->n_rows, x->width, x->dt) are
- * the sizes of arrays. count_ops.c has the other operations.
+ * the sizes of arrays. count_ops.c states the cost of the others.
  *
  * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ELEMENTS and
  * DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends, the queue device,

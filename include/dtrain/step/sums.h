@@ -11,14 +11,15 @@
 
 #include "dtrain/comm/comm.h"
 
-/** How a sum is accumulated and combined. */
+/** How a sum is accumulated and combined. UNITS and LOSS are of samples: of the ranks of the axis tp, which compute the
+ *  same, the first adds them. The other kinds are of ranks. */
 typedef enum dt_sum_kind {
-    DT_SUM_UNITS,   /* a whole number of units, of any size: exact, independent of order */
-    DT_SUM_LOSS,    /* exact for values below 2^50; a non-finite or larger value marks the sums */
-    DT_SUM_REAL,    /* doubles, added in rank order */
-    DT_SUM_LARGEST, /* maximum over all ranks; NaN if any value is NaN */
-    DT_SUM_LEAST,   /* minimum, likewise */
-    DT_SUM_MEAN     /* mean of the values added; NaN values are skipped; NaN if there is none */
+    DT_SUM_UNITS, /* a whole number of units, of any size: exact, independent of order */
+    DT_SUM_LOSS,  /* exact for values below 2^50; a non-finite or larger value marks the sums */
+    DT_SUM_REAL,  /* doubles, added in rank order */
+    DT_SUM_MAX,   /* maximum over all ranks; NaN if any value is NaN */
+    DT_SUM_MIN,   /* minimum, likewise */
+    DT_SUM_MEAN   /* mean of the values added; NaN values are skipped; NaN if there is none */
 } dt_sum_kind;
 
 /** A DT_SUM_LOSS is stored as two integers: the remainder modulo 16 in units of 2^-28, and the rest in units of 16.

@@ -1,7 +1,7 @@
 /* kinds.c - the list of kinds, and their batches. */
 #include "kinds.h"
 
-#define DT_KIND_ENTRY(upper, lower) [DT_DATASET_##upper] = &dt_kind_##lower,
+#define DT_KIND_ENTRY(upper, lower, help) [DT_DATASET_##upper] = &dt_kind_##lower,
 static const dt_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(DT_KIND_ENTRY)};
 
 const dt_kind *dt_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
@@ -14,7 +14,7 @@ const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
     return dt_choices(text, DT_KIND_NAMES_SIZE, name, DT_N_DATASET_KINDS);
 }
 
-/* What the samples of a kind add to batches; NULL: nothing. */
+/* The extension of batches of a kind; NULL: none. */
 static const dt_extension_form *extension_of(dt_dataset_kind kind)
 {
     return kinds[kind]->samples ? kinds[kind]->samples->extension : NULL;

@@ -42,9 +42,9 @@ typedef struct dt_kind {
     dt_err (*write_head)(const dt_dataset_writer *w, int64_t first, int64_t n, hid_t file, const char *path);
     /** Check by the file's attributes that its samples give a training signal; warn unless quiet. Called when a run
      *  opens a file. */
-    dt_err (*judge)(const dt_dataset *d, bool quiet);
+    dt_err (*check_signal)(const dt_dataset *d, bool quiet);
     /** The same check by reading the samples, for a file without these attributes. poll: as dt_dataset_verify. */
-    dt_err (*judge_all)(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet);
+    dt_err (*read_signal)(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet);
     /** Print the properties of a file that only this kind has. */
     dt_err (*print_info)(dt_dataset *d);
     /** Print sample i. NULL: its text. */
@@ -57,7 +57,7 @@ const dt_kind *dt_kind_of(dt_dataset_kind kind);
 enum { DT_KIND_NAMES_SIZE = 128 };
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE]);
 
-#define DT_KIND_TABLE(upper, lower) extern const dt_kind dt_kind_##lower;
+#define DT_KIND_TABLE(upper, lower, help) extern const dt_kind dt_kind_##lower;
 DT_KIND_LIST(DT_KIND_TABLE)
 
 #endif

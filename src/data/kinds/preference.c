@@ -81,7 +81,7 @@ void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pa
             first ? ")" : "", 2 * n_contradicted > n_pairs ? ": are chosen and rejected swapped?" : "");
 }
 
-static dt_err judge_counts(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
+static dt_err check_counts(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
 {
     const int64_t n = d->info.n_documents;
     DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
@@ -95,17 +95,17 @@ static dt_err judge_counts(const dt_dataset *d, int64_t n_equal, int64_t n_contr
     return DT_OK;
 }
 
-static dt_err judge(const dt_dataset *d, bool quiet)
+static dt_err check_stored(const dt_dataset *d, bool quiet)
 {
-    return judge_counts(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs, quiet);
+    return check_counts(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs, quiet);
 }
 
-static dt_err judge_all(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet)
+static dt_err count_and_check(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet)
 {
     int64_t n_equal = -1;
     if (d->info.n_equal_pairs >= 0) return DT_OK; /* checked when opened */
     DT_TRY(dt_dataset_count_equal(d, poll, arg, &n_equal));
-    return judge_counts(d, n_equal, -1, quiet);
+    return check_counts(d, n_equal, -1, quiet);
 }
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ const dt_kind dt_kind_preference = {.name = "preference",
                                     .answers = true,
                                     .read_head = read_counts,
                                     .write_head = write_counts,
-                                    .judge = judge,
-                                    .judge_all = judge_all,
+                                    .check_signal = check_stored,
+                                    .read_signal = count_and_check,
                                     .print_info = print_pairs,
                                     .show = show_pair};

@@ -39,7 +39,9 @@ void dt_samples_close(dt_samples *set)
 
 void dt_fill_document(dt_batch *b, const int32_t *ids, const uint8_t *mask, int64_t n, float weight)
 {
+    dt_batch_images *images = dt_images_of(b);
     b->seq_start[b->n_seq++] = b->n_tok;
+    if (images) dt_images_append(images, b->n_seq - 1, 0);
     int32_t *token = b->token + b->n_tok, *target = b->target + b->n_tok, *pos = b->pos + b->n_tok;
     float *w = b->weight + b->n_tok;
     const float counted = dt_weight_counted(weight);

@@ -45,7 +45,7 @@ typedef struct dt_samples dt_samples;
 typedef struct dt_samples_ops {
     const char *name;
     size_t impl_nbytes;                 /* of impl, which is zeroed before open; 0: none */
-    const dt_extension_form *extension; /* what its samples add to batches; NULL: nothing */
+    const dt_extension_form *extension; /* of batches; NULL: none */
     dt_err (*open)(dt_samples *set);    /* fills n_samples, n_dropped, n_too_long, max_..., impl */
     /* NULL for prompts, as is fill */
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);

@@ -5,11 +5,11 @@
  * docs/data/epyc-matmul-bf16.csv compares it with oneDNN 2.6. */
 #include "cpu.h"
 
-enum { LEAST_ROWS = 32 }; /* with fewer rows, packing B costs as much as the matmul */
+enum { MIN_ROWS = 32 }; /* with fewer rows, packing B costs as much as the matmul */
 
 bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm)
 {
-    return cpu->matmul_scratch && mm->dt == DT_BF16 && mm->m >= LEAST_ROWS && mm->n >= DT_TILE_COLS;
+    return cpu->matmul_scratch && mm->dt == DT_BF16 && mm->m >= MIN_ROWS && mm->n >= DT_TILE_COLS;
 }
 
 dt_err cpu_matmul_bf16_open(cpu_state *cpu)

@@ -9,7 +9,7 @@
 
 /* Bytes of B per block. If B is stored [k,n], a block reads runs of consecutive columns, which should be long. For a
  * quantised B the kernel prefetches the next columns, so a block should have more of them. */
-enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
+enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, MIN_RUN = 256, MAX_RUN = 512 };
 
 static bool has_pairs(void)
 {
@@ -27,7 +27,7 @@ bool cpu_rows_use_pairs(const dt_cpu_kernels *k) { return k->dot_unit != NULL &&
 static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
 {
     const int64_t share = cpu_n_chunks(cpu_n_chunks(mm->n, cpu->n_threads), COLUMNS) * COLUMNS;
-    if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : dt_min_i64(share, MOST_RUN);
+    if (!mm->trans_b) return share < MIN_RUN ? MIN_RUN : dt_min_i64(share, MAX_RUN);
     const bool scaled = mm->b_scaled.how != DT_SCALE_NONE;
     const int64_t columns = mm->k * (int64_t)dt_dtype_size(scaled ? mm->b_scaled.stored : mm->dt) * COLUMNS,
                   most = scaled ? 16 : 4, n = (scaled ? STORED_BYTES : PIECE_BYTES) / (columns > 0 ? columns : 1);

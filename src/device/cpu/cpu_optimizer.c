@@ -21,10 +21,10 @@ dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt
  * bench_model's clock). */
 int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
-    enum { MOST = 512, LEAST = 16, LOGITS = (128 << 20) / sizeof(float) };
-    const int64_t fit = LOGITS / n_vocab / LEAST * LEAST, half = (n_tok / 2 + LEAST - 1) / LEAST * LEAST,
-                  rows = dt_min_i64(MOST, dt_min_i64(fit, half));
-    return dt_min_i64(n_tok, rows > LEAST ? rows : LEAST);
+    enum { MAX_ROWS = 512, MIN_ROWS = 16, LOGITS = (128 << 20) / sizeof(float) };
+    const int64_t fit = LOGITS / n_vocab / MIN_ROWS * MIN_ROWS, half = (n_tok / 2 + MIN_ROWS - 1) / MIN_ROWS * MIN_ROWS,
+                  rows = dt_min_i64(MAX_ROWS, dt_min_i64(fit, half));
+    return dt_min_i64(n_tok, rows > MIN_ROWS ? rows : MIN_ROWS);
 }
 
 dt_err cpu_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float *absmax, bool positive, int64_t n,

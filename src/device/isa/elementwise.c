@@ -154,7 +154,7 @@ INLINE void act_loop(dt_activation act, const float *restrict x, float *restrict
     else
         SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
 }
-static void apply(dt_activation act, const float *x, float *a, float *slope, int64_t n)
+static void activate(dt_activation act, const float *x, float *a, float *slope, int64_t n)
 {
     switch (act) {
     case DT_ACT_SILU:
@@ -179,7 +179,7 @@ void ISA_NAME(act_forward)(const dt_act_forward_args *args, int64_t first, int64
 {
     float room[FLOATS], a[FLOATS];
     EACH_BLOCK (i, len, first, n) {
-        apply(args->act, as_floats(args->x, args->dt, i, len, room), a, NULL, len);
+        activate(args->act, as_floats(args->x, args->dt, i, len, room), a, NULL, len);
         store_elements(args->y, args->dt, i, a, len);
     }
 }
@@ -190,7 +190,7 @@ void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int
     void *dx = args->dx;
     float room[FLOATS], slope[FLOATS];
     EACH_BLOCK (i, len, first, n) {
-        apply(args->act, as_floats(args->x, args->dt, i, len, room), NULL, slope, len);
+        activate(args->act, as_floats(args->x, args->dt, i, len, room), NULL, slope, len);
         BY_TYPE(args->dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
     }
 }
@@ -205,7 +205,7 @@ void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64
     for (int64_t r = first; r < first + n; r++)
         EACH_BLOCK (i, len, r * width, width) {
             const int64_t gate = r * width + i, up = gate + width; /* in gate_up */
-            apply(args->act, as_floats(gate_up, args->dt, gate, len, room), a, NULL, len);
+            activate(args->act, as_floats(gate_up, args->dt, gate, len, room), a, NULL, len);
             BY_TYPE(args->dt, T,
                     SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * load(gate_up, T, up + c)));
         }
@@ -228,7 +228,7 @@ void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int
     for (int64_t r = first; r < first + n; r++)
         EACH_BLOCK (i, len, r * width, width) {
             const int64_t gate = r * width + i, up = gate + width;
-            apply(args->act, as_floats(args->gate_up, args->dt, gate, len, room), a, slope, len);
+            activate(args->act, as_floats(args->gate_up, args->dt, gate, len, room), a, slope, len);
             BY_TYPE(args->dt, T, glu_gradients(a, slope, args->gate_up, args->dy, args->dgate_up, T, gate, up, i, len));
         }
 }

@@ -107,9 +107,9 @@ INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
 }
 INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
-/* Arrays of any type as floats, a block at a time. Where the arithmetic costs more than a pass over the first-level
- * cache, a kernel that works on floats between these is compiled once, not for each combination of types. */
-enum { FLOATS = 256 };
+/* Arrays of any type as blocks of floats. A kernel that computes on such blocks is compiled once, not for each
+ * combination of types. This pays if its arithmetic costs more than a pass over the first-level cache. */
+enum { FLOATS = 256 }; /* maximum length of a block */
 SHARED void load_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
 {
     BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) x[i] = load(from, T, first + i));
@@ -129,7 +129,7 @@ SHARED const float *as_floats(const void *from, dt_dtype dt, int64_t first, int6
     load_elements(room, from, dt, first, n);
     return room;
 }
-/* i: the first element of each block of n elements from `first` on, len: how many it has. */
+/* Loop over the blocks of n elements, starting at `first`. i: the first element of a block; len: its length. */
 #define EACH_BLOCK(i, len, first, n)                                                                                   \
     for (int64_t i = (first), end_ = i + (n), len; len = dt_min_i64(FLOATS, end_ - i), i < end_; i += FLOATS)
 

@@ -162,7 +162,7 @@ static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64
 
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* Columns from j on of add_rows_of_b, for `depth` terms. */
+/* As add_rows_of_b, for columns j .. n-1 and `depth` terms. */
 static void add_rest_of_b(int rows, int64_t m, int64_t j, int64_t depth, dt_dtype dt, const void *a, int64_t lda,
                           const void *b, int64_t ldb, int64_t n, float (*total)[FEW_N])
 {

@@ -79,9 +79,9 @@ static void report_turns(const dt_field_counts *c)
 
 static void report_ignored(const dt_make_stats *s)
 {
-    enum { MOST = 20 }; /* maximum number of listed names */
+    enum { MAX_NAMES = 20 }; /* maximum number of listed names */
     dt_field_counts c = s->ignored;
-    char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
+    char list[MAX_NAMES * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;
     if (c.n_calls)
         DT_WARN("%" PRId64 " message%s of role function_call written as answers with unchanged text, without the call "
@@ -89,10 +89,10 @@ static void report_ignored(const dt_make_stats *s)
                 c.n_calls, dt_plural(c.n_calls));
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
-    for (int i = 0; i < c.n && i < MOST; i++)
+    for (int i = 0; i < c.n && i < MAX_NAMES; i++)
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRId64 ")", i ? ", " : "", c.field[i].name,
                       c.field[i].n);
-    DT_INFO("ignored fields: %s%s", list, c.n > MOST ? ", and others" : "");
+    DT_INFO("ignored fields: %s%s", list, c.n > MAX_NAMES ? ", and others" : "");
 }
 
 static void report_pairs(const dt_make_stats *s)

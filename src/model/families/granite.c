@@ -3,13 +3,13 @@
 
 static dt_err read(const dt_spec *root, dt_model_config *mc)
 {
-    static const double LEAST = 1e-9, LARGEST = 1e9;
+    static const double MIN_MULTIPLIER = 1e-9, MAX_MULTIPLIER = 1e9;
     mc->attention_multiplier = 1;
     DT_TRY(dt_llama_read(root, mc));
-    DT_TRY(dt_spec_real(root, "embedding_multiplier", LEAST, LARGEST, &mc->embedding_multiplier));
-    DT_TRY(dt_spec_real(root, "attention_multiplier", LEAST, LARGEST, &mc->attention_multiplier));
-    DT_TRY(dt_spec_real(root, "residual_multiplier", LEAST, LARGEST, &mc->residual_multiplier));
-    DT_TRY(dt_spec_real(root, "logits_scaling", LEAST, LARGEST, &mc->logits_scaling));
+    DT_TRY(dt_spec_real(root, "embedding_multiplier", MIN_MULTIPLIER, MAX_MULTIPLIER, &mc->embedding_multiplier));
+    DT_TRY(dt_spec_real(root, "attention_multiplier", MIN_MULTIPLIER, MAX_MULTIPLIER, &mc->attention_multiplier));
+    DT_TRY(dt_spec_real(root, "residual_multiplier", MIN_MULTIPLIER, MAX_MULTIPLIER, &mc->residual_multiplier));
+    DT_TRY(dt_spec_real(root, "logits_scaling", MIN_MULTIPLIER, MAX_MULTIPLIER, &mc->logits_scaling));
     return dt_model_read_window(root, mc, false);
 }
 

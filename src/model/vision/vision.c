@@ -139,7 +139,7 @@ static dt_err check_images(const dt_model *m, const dt_batch_images *i)
     return DT_OK;
 }
 
-/* Queue the copy of n images, or of their features. */
+/* Queue the copy of images, or of their features, to the device. */
 static dt_err stage_images(const dt_model *m, const struct span *to, const uint8_t *images, size_t nbytes)
 {
     if (nbytes == 0) return DT_OK;

@@ -87,8 +87,8 @@ void dt_tower_close(dt_model *m);
 /** Row (I, J) of the projector's input is the concatenation of patches (I f + a, J f + b), a outermost; without a class
  *  token. */
 void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row);
-/** The tower's pixels, n_images of them on their way to the device, -> x. shown_by: the batch with the placeholders;
- *  NULL: none, and no dropout. All ranks call it at the same point, with or without images. */
+/** Compute x from the tower's pixels, for n_images images whose copy to the device is queued. shown_by: the batch with
+ *  the placeholders; NULL: none, and no dropout. All ranks call it at the same point, with or without images. */
 dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by);
 dt_err dt_tower_backward(const dt_model *m); /* input: dx */
 

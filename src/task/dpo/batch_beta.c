@@ -5,7 +5,7 @@
 #include "../advantages.h"
 #include <math.h>
 
-#define LEAST 1e-3 /* minimum of beta, as in the authors' code */
+#define MIN_BETA 1e-3 /* minimum of beta, as in the authors' code */
 
 void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *used)
 {
@@ -67,7 +67,7 @@ void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
                              .deviation = old * b->state.deviation + (1 - old) * deviation,
                              .n_steps = b->state.n_steps + 1};
     const double kept = sample_pairs(b, n_pairs, first_sample);
-    b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(LEAST, b->beta));
+    b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(MIN_BETA, b->beta));
 }
 
 void dt_batch_beta_keep(dt_batch_beta *b) { b->state = b->next; }

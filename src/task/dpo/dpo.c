@@ -153,7 +153,7 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     dpo *d = self;
     size_t used = 0;
-    if (dt_dpo_needs_partners(&d->loss_of)) dt_aot_lay_out(&d->aot, dpo_most_pairs(t), block, &used);
+    if (dt_dpo_needs_partners(&d->loss_of)) dt_aot_lay_out(&d->aot, dpo_max_pairs(t), block, &used);
     if (d->beta_rule == DPO_BETA_OF_BATCH)
         dt_batch_beta_lay_out(&d->batch_beta, t->batching.train_batch_size, block, &used);
     return used;

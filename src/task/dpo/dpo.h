@@ -84,6 +84,6 @@ const float *dpo_reference_logp(const dpo *d);
 /** Number of the first pair of this rank's micro-batch, among the pairs of the step or of the validation. */
 int64_t dpo_first_pair(const dt_task *t, int64_t micro);
 /** The maximum n_pairs of dpo_match. */
-int64_t dpo_most_pairs(const dt_task *t);
+int64_t dpo_max_pairs(const dt_task *t);
 
 #endif

@@ -72,20 +72,20 @@ static value formula(const dt_dpo_loss *l, dt_dpo_type type, double beta, const 
 /* f(ratio), with its derivative into by_ratio. The exponent is bounded to avoid overflow. */
 static double diverge(const dt_dpo_loss *l, double ratio, double *by_ratio)
 {
-    enum { MOST = 80 };
+    enum { MAX_EXPONENT = 80 };
     const double k = l->alpha - 1;
     *by_ratio = 1;
     if (l->divergence == DT_FORWARD_KL) {
-        *by_ratio = -ratio < MOST ? exp(-ratio) : 0;
-        return 1 - exp(fmin(-ratio, MOST));
+        *by_ratio = -ratio < MAX_EXPONENT ? exp(-ratio) : 0;
+        return 1 - exp(fmin(-ratio, MAX_EXPONENT));
     }
     if (l->divergence == DT_JS_DIVERGENCE) {
         *by_ratio = dt_sigmoid(-ratio);
         return log(2) + dt_log_sigmoid(ratio);
     }
     if (l->divergence == DT_REVERSE_KL || fabs(k) < 1e-9) return ratio;
-    *by_ratio = k * ratio < MOST ? exp(k * ratio) : 0;
-    return (exp(fmin(k * ratio, MOST)) - 1) / k;
+    *by_ratio = k * ratio < MAX_EXPONENT ? exp(k * ratio) : 0;
+    return (exp(fmin(k * ratio, MAX_EXPONENT)) - 1) / k;
 }
 
 double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair, double gradient[DT_N_SIDES])

@@ -4,7 +4,7 @@
 #include "../pairs.h"
 #include <string.h>
 
-int64_t dpo_most_pairs(const dt_task *t)
+int64_t dpo_max_pairs(const dt_task *t)
 {
     const int64_t in_validation = t->valid ? dt_loader_info(t->valid)->n_samples : 0;
     return dt_max_i64(t->batching.train_batch_size, in_validation);

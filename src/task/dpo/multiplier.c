@@ -1,11 +1,11 @@
 /* multiplier.c - updates the logarithm of a Lagrange multiplier. A step is proportional to the multiplier, which must
- * therefore not come near 0: min prevents that. log_value may pass min and max, up to LEAST and LARGEST. When the
- * violation changes its sign, log_value first returns to the bound (anti-windup). */
+ * therefore not come near 0: min prevents that. log_value may pass min and max, up to MIN_LAMBDA and MAX_LAMBDA. When
+ * the violation changes its sign, log_value first returns to the bound (anti-windup). */
 #include "multiplier.h"
 #include <math.h>
 
-#define LEAST 1e-8
-#define LARGEST 20.0
+#define MIN_LAMBDA 1e-8
+#define MAX_LAMBDA 20.0
 #define KEPT 0.95 /* of the moving average of costs */
 
 dt_err dt_multiplier_check(const dt_config *cfg, const char *section, double min, double max, double init)
@@ -22,7 +22,7 @@ void dt_multiplier_step(dt_multiplier *m, double level)
 {
     const double value = dt_multiplier_value(m), violation = level - m->limit, free = exp(m->log_value);
     if ((free > m->max && violation < 0) || (free < m->min && violation > 0)) m->log_value = log(value);
-    m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(LEAST)), log(LARGEST));
+    m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(MIN_LAMBDA)), log(MAX_LAMBDA));
 }
 
 void dt_multiplier_update(dt_multiplier *m, double cost)

@@ -44,9 +44,9 @@ static bool is_high(const dt_grpo_loss *l, double c, double a) { return c > 1 + 
 
 static term clipped(const dt_grpo_loss *l, double c, double a)
 {
-    const double least = 1 - l->epsilon, most = 1 + l->epsilon_high;
-    const double free = fmin(c, l->delta) * a, within = fmin(fmax(c, least), most) * a;
-    const bool moves = free < within ? c <= l->delta : c >= least && c <= most;
+    const double low = 1 - l->epsilon, high = 1 + l->epsilon_high;
+    const double free = fmin(c, l->delta) * a, within = fmin(fmax(c, low), high) * a;
+    const bool moves = free < within ? c <= l->delta : c >= low && c <= high;
     return (term){-fmin(free, within), moves ? -c * a : 0};
 }
 
@@ -89,12 +89,12 @@ static double mean_log_ratio(const dt_grpo_completion *y)
 /* Bounds of the paper's implementation, for the log-ratio of a token and of the product. */
 static double vespo_phi(const dt_grpo_loss *l, const dt_grpo_completion *y)
 {
-    enum { MOST = 20 };
+    enum { MAX_LOG_RATIO = 20 };
     const double k = y->advantage >= 0 ? l->vespo_k_pos : l->vespo_k_neg;
     const double lambda = fmax(y->advantage >= 0 ? l->vespo_lambda_pos : l->vespo_lambda_neg, 1e-4);
     double log_w = 0;
-    for (int32_t t = 0; t < y->n; t++) log_w += fmin(fmax(log_ratio(y, t), -MOST), MOST);
-    log_w = fmin(fmax(log_w, log(1e-8)), MOST);
+    for (int32_t t = 0; t < y->n; t++) log_w += fmin(fmax(log_ratio(y, t), -MAX_LOG_RATIO), MAX_LOG_RATIO);
+    log_w = fmin(fmax(log_w, log(1e-8)), MAX_LOG_RATIO);
     const double phi = exp(lambda + k * log_w - lambda * exp(log_w));
     return isfinite(phi) ? phi : 0;
 }

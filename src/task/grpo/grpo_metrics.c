@@ -32,7 +32,7 @@ static void declare_rewards(grpo *g, dt_sums *s)
     g->sums.reward_std = declare_mean(s, "grpo/reward_std");
     g->sums.zero_std = declare_mean(s, "grpo/frac_reward_zero_std");
     /* monotonic, so the maximum is the latest value */
-    g->sums.num_tokens = dt_sums_metric(s, DT_SHOW_TRAIN, "grpo/num_tokens", DT_SUM_LARGEST, NULL);
+    g->sums.num_tokens = dt_sums_metric(s, DT_SHOW_TRAIN, "grpo/num_tokens", DT_SUM_MAX, NULL);
 }
 
 static void declare_ratios(grpo *g, dt_sums *s)
@@ -43,8 +43,8 @@ static void declare_ratios(grpo *g, dt_sums *s)
     c->n_low = dt_sums_declare(s, "grpo/clipped_low", DT_SUM_UNITS, 1);
     c->n_high = dt_sums_declare(s, "grpo/clipped_high", DT_SUM_UNITS, 1);
     c->n_clipped = dt_sums_declare(s, "grpo/clipped", DT_SUM_UNITS, 1);
-    c->low_min = dt_sums_declare(s, "grpo/least_clipped_low", DT_SUM_LEAST, 1);
-    c->high_max = dt_sums_declare(s, "grpo/most_clipped_high", DT_SUM_LARGEST, 1);
+    c->low_min = dt_sums_declare(s, "grpo/least_clipped_low", DT_SUM_MIN, 1);
+    c->high_max = dt_sums_declare(s, "grpo/most_clipped_high", DT_SUM_MAX, 1);
     c->phi = dt_sums_declare(s, "grpo/phi", DT_SUM_LOSS, 1);
     if (type == DT_CISPO) {
         dt_sums_show(s, DT_SHOW_TRAIN, "grpo/cispo_clip_ratio", "grpo/clipped_high", "grpo/ratios", NULL);

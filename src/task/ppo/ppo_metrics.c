@@ -51,7 +51,7 @@ void ppo_declare(dt_task *t)
                           "ppo/tokens");
     for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++)
         p->sums.number[i] = metric(s, number_names[i], DT_SUM_REAL, NULL);
-    p->sums.episode = metric(s, "ppo/episode", DT_SUM_LARGEST, NULL);
+    p->sums.episode = metric(s, "ppo/episode", DT_SUM_MAX, NULL);
     for (int f = 0; f < ppo_n_functions(p); f++) {
         char name[DT_SUM_NAME];
         snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));

@@ -220,11 +220,11 @@ static dt_err fits_on(const search *s, int64_t nranks, bool *fit)
  * decreases with this number, so bisection finds it. */
 static dt_err ranks_that_fit(const search *s, int64_t unit, int64_t *nranks)
 {
-    enum { MOST = 1 << 17 };
+    enum { MAX_RANKS = 1 << 17 };
     int64_t low = s->from->nranks / unit, high = low > 0 ? low : 1; /* in units: too few, and enough */
     bool fit = false;
     if (low == 0) DT_TRY(fits_on(s, unit, &fit));
-    while (!fit && 2 * high * unit <= MOST) {
+    while (!fit && 2 * high * unit <= MAX_RANKS) {
         low = high;
         high *= 2;
         DT_TRY(fits_on(s, high * unit, &fit));

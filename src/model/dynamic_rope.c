@@ -1,4 +1,4 @@
-/* stretch.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the
+/* dynamic_rope.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the
  * frequencies of all positions depend on the length of their sequence.
  *
  * A sequence is a range that attends to itself: a row, or a document of a packed row. Each is rotated by its own
@@ -18,42 +18,42 @@
 #include "model_private.h"
 #include <stdlib.h>
 
-void dt_stretch_size(dt_model *m)
+void dt_dynamic_rope_size(dt_model *m)
 {
     const int64_t P = m->mc->max_position_embeddings, longest = m->opt.max_pos;
     const bool grows = m->mc->rope_type == DT_ROPE_DYNAMIC && longest > P;
-    m->stretch.base_rows = m->mc->rope_type == DT_ROPE_NONE ? 0 : grows ? P : longest;
-    m->stretch.max_rows = grows ? m->opt.max_tok : 0;
+    m->dynamic.base_rows = m->mc->rope_type == DT_ROPE_NONE ? 0 : grows ? P : longest;
+    m->dynamic.max_rows = grows ? m->opt.max_tok : 0;
 }
 
-dt_err dt_stretch_open(dt_model *m)
+dt_err dt_dynamic_rope_open(dt_model *m)
 {
-    if (m->stretch.max_rows == 0) return DT_OK;
-    m->stretch.have = calloc((size_t)m->opt.max_seq, sizeof *m->stretch.have);
-    DT_CHECK(m->stretch.have, DT_ERR_MEMORY, "out of memory for the lengths of %d sequences", m->opt.max_seq);
+    if (m->dynamic.max_rows == 0) return DT_OK;
+    m->dynamic.have = calloc((size_t)m->opt.max_seq, sizeof *m->dynamic.have);
+    DT_CHECK(m->dynamic.have, DT_ERR_MEMORY, "out of memory for the lengths of %d sequences", m->opt.max_seq);
     return DT_OK;
 }
 
-void dt_stretch_close(dt_model *m)
+void dt_dynamic_rope_close(dt_model *m)
 {
-    free(m->stretch.have);
-    m->stretch.have = NULL;
+    free(m->dynamic.have);
+    m->dynamic.have = NULL;
 }
 
 /* The rows that sequence s needs; n 0: only constant rows. */
-static struct stretched_rows needed(const dt_model *m, const dt_batch *b, int32_t s)
+static struct dynamic_rows needed(const dt_model *m, const dt_batch *b, int32_t s)
 {
     const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
-    if (n == 0) return (struct stretched_rows){0};
+    if (n == 0) return (struct dynamic_rows){0};
     const int32_t here = b->pos[first] + n, given = b->full_len ? b->full_len[s] : 0;
-    const struct stretched_rows need = {.length = given > here ? given : here, .first = b->pos[first], .n = n};
-    return need.length > m->stretch.base_rows ? need : (struct stretched_rows){0};
+    const struct dynamic_rows need = {.length = given > here ? given : here, .first = b->pos[first], .n = n};
+    return need.length > m->dynamic.base_rows ? need : (struct dynamic_rows){0};
 }
 
-static const struct stretched_rows *find(const struct stretch *k, const struct stretched_rows *need)
+static const struct dynamic_rows *find(const struct dynamic_rope *k, const struct dynamic_rows *need)
 {
     for (int32_t i = 0; i < k->n_have; i++) {
-        const struct stretched_rows *h = &k->have[i];
+        const struct dynamic_rows *h = &k->have[i];
         if (h->length == need->length && h->first <= need->first && need->first + need->n <= h->first + h->n) return h;
     }
     return NULL;
@@ -62,11 +62,11 @@ static const struct stretched_rows *find(const struct stretch *k, const struct s
 /* Recompute all rows for the micro-batch. Each sequence adds at most one row per token, and one entry. */
 static dt_err fill(dt_model *m, const dt_batch *b)
 {
-    struct stretch *k = &m->stretch;
+    struct dynamic_rope *k = &m->dynamic;
     const int64_t width = m->mc->head_dim;
     k->n_have = k->n_rows = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
-        struct stretched_rows need = needed(m, b, s);
+        struct dynamic_rows need = needed(m, b, s);
         if (need.n == 0 || find(k, &need)) continue;
         need.row = (int32_t)k->base_rows + k->n_rows;
         dt_model_rope_rows(m->mc, need.length, need.first, need.n, k->host + k->n_rows * width);
@@ -77,17 +77,17 @@ static dt_err fill(dt_model *m, const dt_batch *b)
                         m->stream);
 }
 
-dt_err dt_stretch_batch(dt_model *m, const dt_batch *b)
+dt_err dt_dynamic_rope_batch(dt_model *m, const dt_batch *b)
 {
     bool missing = false;
-    if (m->stretch.max_rows == 0) return DT_OK;
+    if (m->dynamic.max_rows == 0) return DT_OK;
     for (int32_t s = 0; s < b->n_seq && !missing; s++) {
-        const struct stretched_rows need = needed(m, b, s);
-        missing = need.n > 0 && !find(&m->stretch, &need);
+        const struct dynamic_rows need = needed(m, b, s);
+        missing = need.n > 0 && !find(&m->dynamic, &need);
     }
     if (missing) DT_TRY(fill(m, b));
     for (int32_t s = 0; s < b->n_seq; s++) {
-        const struct stretched_rows need = needed(m, b, s), *have = need.n > 0 ? find(&m->stretch, &need) : NULL;
+        const struct dynamic_rows need = needed(m, b, s), *have = need.n > 0 ? find(&m->dynamic, &need) : NULL;
         for (int32_t i = 0; have && i < need.n; i++)
             m->host.pos[b->seq_start[s] + i] = have->row + need.first - have->first + i;
     }
