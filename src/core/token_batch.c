@@ -8,41 +8,44 @@ enum { ALIGN = 64, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
 
 static size_t padded(size_t nbytes) { return (nbytes + ALIGN - 1) / ALIGN * ALIGN; }
 
+/* Assign the arrays in block (NULL: only count). Returns their bytes. */
+static size_t lay_out(dt_batch *b, void *block)
+{
+    const int64_t T = b->max_tok, S = b->max_seq;
+    size_t used = 0;
+    b->token = dt_carve(block, &used, T, sizeof *b->token); /* first: the address that dt_batch_free frees */
+    b->target = dt_carve(block, &used, T, sizeof *b->target);
+    b->pos = dt_carve(block, &used, T, sizeof *b->pos);
+    b->order = dt_carve(block, &used, T, sizeof *b->order);
+    b->weight = dt_carve(block, &used, T, sizeof *b->weight);
+    b->target_row = dt_carve(block, &used, T, sizeof *b->target_row);
+    b->seq_start = dt_carve(block, &used, S + 1, sizeof *b->seq_start);
+    b->seq_target = dt_carve(block, &used, S + 1, sizeof *b->seq_target);
+    b->full_len = dt_carve(block, &used, S, sizeof *b->full_len);
+    b->prompt_len = dt_carve(block, &used, S, sizeof *b->prompt_len);
+    b->sample = dt_carve(block, &used, S, sizeof *b->sample);
+    b->token_key = dt_carve(block, &used, T, sizeof *b->token_key);
+    return used;
+}
+
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
-    const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
-    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    /* token, target, pos, order, weight, target_row; seq_start, seq_target, full_len, prompt_len; sample; token_key */
-    return 6 * per_token + 4 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
-           padded((size_t)max_tok * sizeof(uint64_t));
+    return padded(lay_out(&(dt_batch){.max_tok = max_tok, .max_seq = max_seq}, NULL));
 }
 
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
 {
     *b = (dt_batch){0};
     DT_EXPECT(max_tok > 0 && max_seq > 0);
-    const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
-    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    char *p = aligned_alloc(ALIGN, nbytes);
+    const size_t nbytes = dt_batch_nbytes(max_tok, max_seq);
     char text[24];
-    DT_CHECK(p, DT_ERR_MEMORY, "out of memory for a batch of %d tokens (%s)", max_tok,
+    void *block = aligned_alloc(ALIGN, nbytes);
+    DT_CHECK(block, DT_ERR_MEMORY, "out of memory for a batch of %d tokens (%s)", max_tok,
              dt_format_bytes((double)nbytes, text));
-    memset(p, 0, nbytes);
+    memset(block, 0, nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    b->max_tok = max_tok;
-    b->max_seq = max_seq;
-    b->token = (int32_t *)p; /* first: the address that dt_batch_free frees */
-    b->target = (int32_t *)(p += per_token);
-    b->pos = (int32_t *)(p += per_token);
-    b->order = (int32_t *)(p += per_token);
-    b->weight = (float *)(void *)(p += per_token);
-    b->target_row = (int32_t *)(p += per_token);
-    b->seq_start = (int32_t *)(p += per_token);
-    b->seq_target = (int32_t *)(p += per_seq);
-    b->full_len = (int32_t *)(p += per_seq);
-    b->prompt_len = (int32_t *)(p += per_seq);
-    b->sample = (int64_t *)(void *)(p += per_seq);
-    b->token_key = (uint64_t *)(void *)(p + padded((size_t)max_seq * sizeof(int64_t)));
+    b->max_tok = max_tok, b->max_seq = max_seq;
+    lay_out(b, block);
     return DT_OK;
 }
 
