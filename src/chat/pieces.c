@@ -52,8 +52,7 @@ dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_
     const size_t run = (size_t)n_tokens;
     int found = 0;
     for (size_t i = first; i < ids->n; i++) found += ids->id[i] == token;
-    dt_placeholder_words words;
-    /* cppcheck-suppress ctuuninitvar ; words is written */
+    dt_placeholder_words words = {0};
     DT_CHECK(found == n_images, DT_ERR_DATA, "%s", dt_say_placeholders(&words, NULL, found, "the record", n_images));
     if (found == 0) return DT_OK;
     DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
