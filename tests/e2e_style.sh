@@ -93,6 +93,7 @@ sed -nE 's/^DT_OP[A-Z_]*\(([a-z0-9_]+),.*/\1/p' include/dtrain/device/op_list.h 
 expect "there are operations" test "$(wc -l <"$tmp/operations")" -gt 30
 while read -r op; do
     grep -l "RUN($op," tests/test_device_*.c | grep -qv nothing || echo "$op: no RUN($op, ...) in tests/test_device_*.c"
+    grep -q "RUN(c, $op," src/selfcheck/*.c || echo "$op: no case in src/selfcheck"
 done <"$tmp/operations" >"$out"
-expect "every operation is compared with a plain loop" test ! -s "$out"
+expect "every operation is compared with a plain loop, and by the self-check" test ! -s "$out"
 e2e_done

@@ -80,9 +80,13 @@ static const struct {
 #include "dtrain/device/op_list.h"
 };
 
+/* Half a second for each operation: in the full tier only (docs/testing.md). e2e_style.sh finds operations without a
+ * case. */
 TEST(an_operation_that_does_nothing_is_named)
 {
     fixture *f = *state;
+    const char *full = getenv("FULL");
+    if (full && !*full) skip();
     dt_err (*const left_out)(void) = nothing;
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
         memcpy((char *)&f->ops + operations[i].at, &left_out, sizeof left_out);
