@@ -39,11 +39,8 @@ static inline bool cuda_attention_is_usual(const dt_attention &at)
 {
     return at.v_head_dim == at.head_dim && at.block <= 1;
 }
-/** attention_forward.cu, attention_backward.cu: do they support the call? Kernels for soft-capping have no dropout. */
-static inline bool cuda_attention_tensor_cores_take(const dt_attention &at)
-{
-    return cuda_attention_is_usual(at) && (at.softcap == 0 || at.dropout_p == 0);
-}
+/** Instances of attention_forward.cu and attention_backward.cu with EXTRAS compute these, with a few more registers. */
+static inline bool cuda_attention_has_extras(const dt_attention &at) { return at.softcap > 0 || at.dropout_p > 0; }
 
 /* attention_hopper.cu: on sm_90. takes: does it support the call? vectors: all rows are aligned to 16 bytes. */
 bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors);

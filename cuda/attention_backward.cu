@@ -89,7 +89,7 @@ template <int W, int M, int N_WARPS, int QUERIES> struct dkv_shape {
 /* dk and dv of a tile of keys of one key head. A block has one tile, a warp 16 M of its keys. It loops over the query
  * heads that share the key head and their tiles of queries, and loads the next tile while it computes. WITH: 1 computes
  * dv, 2 dk, 3 both; wide heads have no registers for both. */
-template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool EXTRAS>
 __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
     dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 const int key = my_key + 16 * m;
-                form_transposed<QUERIES / 8, DROPOUT, CAPPED>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head,
-                                                              query, key);
+                form_transposed<QUERIES / 8, EXTRAS>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head, query,
+                                                     key);
                 if (all) continue;
                 mask_queries(s[m], at, t, query, key);
                 mask_queries(ds[m], at, t, query, key);
@@ -180,7 +180,7 @@ template <int W, int M, int KEYS> struct dq_shape {
 };
 
 /* dq of a tile of queries of one head. A block has one tile, a warp 16 M of its queries. */
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool EXTRAS>
 __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
     dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const int query = t.first + mine + 16 * m;
-            form<KEYS / 8, DROPOUT, CAPPED>(s[m], dp[m], stats[m], at, t, query, key);
+            form<KEYS / 8, EXTRAS>(s[m], dp[m], stats[m], at, t, query, key);
             if (!all) mask_keys(s[m], at, t, query, key);
         }
         pack_weights<T>(w, s);
@@ -247,12 +247,12 @@ __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool EXTRAS>
 dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using shape = dkv_shape<W, M, N_WARPS, QUERIES>;
     const attention_cut cut = {true, shape::KEYS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
-    const auto kernel = dkv_kernel<T, W, M, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT, CAPPED>;
+    const auto kernel = dkv_kernel<T, W, M, N_WARPS, QUERIES, WITH, BLOCKS, EXTRAS>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
@@ -261,12 +261,12 @@ dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
     return DT_OK;
 }
 
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool EXTRAS>
 dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using shape = dq_shape<W, M, KEYS>;
     const attention_cut cut = {false, shape::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const auto kernel = dq_kernel<T, W, M, KEYS, BLOCKS, DROPOUT, CAPPED>;
+    const auto kernel = dq_kernel<T, W, M, KEYS, BLOCKS, EXTRAS>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
@@ -276,30 +276,30 @@ dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
 }
 
 /* room: shared memory available to a block. Small chips use smaller tiles, or the float kernels. */
-template <class T, bool DROPOUT, bool CAPPED>
+template <class T, bool EXTRAS>
 dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors, size_t room)
 {
     if (at.head_dim <= 64) {
-        DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, DROPOUT, CAPPED>(s, at, a, vectors)));
-        return make_dq<T, 64, 2, 64, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+        DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, EXTRAS>(s, at, a, vectors)));
+        return make_dq<T, 64, 2, 64, 2, EXTRAS>(s, at, a, vectors);
     }
     if (at.head_dim <= 96) {
-        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
-        return make_dq<T, 96, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, EXTRAS>(s, at, a, vectors)));
+        return make_dq<T, 96, 2, 32, 2, EXTRAS>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
         /* two blocks of four warps per multiprocessor, or one of eight, or one of four */
         const bool four = 2 * dkv_shape<128, 1, 4, 64>::NBYTES <= room || dkv_shape<128, 1, 8, 64>::NBYTES > room;
         if (four)
-            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, DROPOUT, CAPPED>(s, at, a, vectors)));
+            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, EXTRAS>(s, at, a, vectors)));
         else
-            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
-        return make_dq<T, 128, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, EXTRAS>(s, at, a, vectors)));
+        return make_dq<T, 128, 2, 32, 2, EXTRAS>(s, at, a, vectors);
     }
     if (dkv_shape<256, 1, 4, 32>::NBYTES > room) return cuda_attention_float_backward(s, at, a);
-    DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
-    DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
-    return make_dq<T, 256, 1, 32, 1, DROPOUT, CAPPED>(s, at, a, vectors);
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, EXTRAS>(s, at, a, vectors)));
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, EXTRAS>(s, at, a, vectors)));
+    return make_dq<T, 256, 1, 32, 1, EXTRAS>(s, at, a, vectors);
 }
 
 template <class T>
@@ -310,10 +310,9 @@ dt_err backward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const a
     const bool vectors =
         vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.dout) && vectors_fit(16, a.dq, a.dk, a.dv);
     if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_backward(s, at, a);
-    if (!cuda_attention_tensor_cores_take(at)) return cuda_attention_float_backward(s, at, a);
-    if (at.softcap > 0) return by_width<T, false, true>(s, at, a, vectors, room);
-    return at.dropout_p > 0 ? by_width<T, true, false>(s, at, a, vectors, room)
-                            : by_width<T, false, false>(s, at, a, vectors, room);
+    if (!cuda_attention_is_usual(at)) return cuda_attention_float_backward(s, at, a);
+    return cuda_attention_has_extras(at) ? by_width<T, true>(s, at, a, vectors, room)
+                                         : by_width<T, false>(s, at, a, vectors, room);
 }
 template <> dt_err backward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {

@@ -392,18 +392,20 @@ dt_err backward_by_width(dt_stream *s, const dt_attention &at, const attention_a
 
 } // namespace
 
-/* Plain forward calls of 16-bit elements have other kernels, so they need no instance. */
+/* Plain calls of 16-bit elements have other kernels, except the one of wide heads on small GPUs: no own instance. */
+template <class T> constexpr bool HAS_PLAIN = sizeof(T) == sizeof(float);
+
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if constexpr (sizeof(T) == sizeof(float))
-        if (is_plain(at)) return forward_by_width<T, true>(s, at, a);
-    return forward_by_width<T, false>(s, at, a);
+    return HAS_PLAIN<T> && is_plain(at) ? forward_by_width<T, HAS_PLAIN<T>>(s, at, a)
+                                        : forward_by_width<T, false>(s, at, a);
 }
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    return is_plain(at) ? backward_by_width<T, true>(s, at, a) : backward_by_width<T, false>(s, at, a);
+    return HAS_PLAIN<T> && is_plain(at) ? backward_by_width<T, HAS_PLAIN<T>>(s, at, a)
+                                        : backward_by_width<T, false>(s, at, a);
 }
 #define INSTANCES(T)                                                                                                   \
     template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \

@@ -25,7 +25,7 @@ template <int W, int M, int KEYS> struct shape {
 
 /* out and lse of a tile of queries of one head, one tile per block. The next tile of keys is loaded during the
  * computation. */
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool EXTRAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         float s[M][KEYS / 8][4];
         uint32_t p[M][KEYS / 16][4];
         multiply_rows<T, W>(s, q, mine, stage, 0);
-        if (CAPPED) cap_scores(s, at);
+        if (EXTRAS && at.softcap > 0) cap_scores(s, at);
         if (key < my_keys.all_from || key + KEYS > my_keys.all_to) {
             int to[M][2];
             for (int m = 0; m < M; m++)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             mask_scores(s, at, to, key);
         }
         r.exponentials(s, at.scale * LOG2_E);
-        if (DROPOUT) drop(s, at, t, t.first + mine, key);
+        if (EXTRAS && at.dropout_p > 0) drop(s, at, t, t.first + mine, key);
         pack_weights<T>(p, s);
         add_weighted_rows<T, W>(r.o, p, stage + ROOM, 0);
     }
@@ -85,25 +85,25 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
 }
 
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool EXTRAS>
 dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using tiles = shape<W, M, KEYS>;
     const attention_cut cut = {false, tiles::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, DROPOUT, CAPPED>;
+    const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, EXTRAS>;
     CUDA_ALLOW_SHARED(kernel, tiles::NBYTES);
     launch(s, (unsigned)attention_blocks(&at, cut), THREADS, tiles::NBYTES, kernel, at, cut, a, vectors);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
-template <class T, bool DROPOUT, bool CAPPED>
+template <class T, bool EXTRAS>
 dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
-    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT, CAPPED>(s, at, a, vectors);
-    if (at.head_dim <= 96) return forward<T, 96, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
-    if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
-    return forward<T, 256, 1, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, EXTRAS>(s, at, a, vectors);
+    if (at.head_dim <= 96) return forward<T, 96, 2, 32, 2, EXTRAS>(s, at, a, vectors);
+    if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, EXTRAS>(s, at, a, vectors);
+    return forward<T, 256, 1, 32, 2, EXTRAS>(s, at, a, vectors);
 }
 
 template <class T> dt_err forward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
@@ -111,10 +111,9 @@ template <class T> dt_err forward_of(dt_device *dev, dt_stream *s, const dt_atte
     const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
     const bool vectors = vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.out_w);
     if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_forward(s, at, a);
-    if (!cuda_attention_tensor_cores_take(at)) return cuda_attention_float_forward(s, at, a);
-    if (at.softcap > 0) return forward_by_width<T, false, true>(s, at, a, vectors);
-    return at.dropout_p > 0 ? forward_by_width<T, true, false>(s, at, a, vectors)
-                            : forward_by_width<T, false, false>(s, at, a, vectors);
+    if (!cuda_attention_is_usual(at)) return cuda_attention_float_forward(s, at, a);
+    return cuda_attention_has_extras(at) ? forward_by_width<T, true>(s, at, a, vectors)
+                                         : forward_by_width<T, false>(s, at, a, vectors);
 }
 template <> dt_err forward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {

@@ -30,13 +30,13 @@ __device__ void load_panels(T *tile, const T *src, int64_t ld, int n, int d)
     }
 }
 
+#ifdef HAVE_GROUP_MATMULS
 /* The first multiple of ALIGN bytes in shared memory. */
 __device__ unsigned char *panels_in(unsigned char *shared)
 {
     return shared + (ALIGN - (uint32_t)__cvta_generic_to_shared(shared) % ALIGN) % ALIGN;
 }
 
-#ifdef HAVE_GROUP_MATMULS
 /* Begin s [64][64] = A B^T, for 64 rows of a tile starting at `row`, and the 64 rows of another tile. */
 template <class T, int W, int A_ROWS> __device__ void begin_scores(float (&s)[8][4], const T *a, int row, const T *b)
 {

@@ -335,52 +335,54 @@ __device__ inline void mask_queries(float (&x)[N][4], const dt_attention &at, co
 }
 
 /** Replace s by f p and dp by ds, for 16 keys (rows) and 8 N queries with these stats. */
-template <int N, bool DROPOUT, bool CAPPED>
+template <int N, bool EXTRAS>
 __device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
                                        const attention_tile &t, int head, int query, int key)
 {
     const int lane = threadIdx.x % WARP;
-    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
-    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
+    const float scale = at.scale * LOG2_E, kept = EXTRAS ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const bool drops = EXTRAS && at.dropout_p > 0, caps = EXTRAS && at.softcap > 0;
+    const score_rule rule = caps ? rule_of(at) : score_rule{};
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const float4 two = *reinterpret_cast<const float4 *>(stats + 8 * n + lane % 4 * 2); /* queries e % 2 */
         float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-        if (DROPOUT) {
+        if (drops) {
             const int mine = query + 8 * n + lane % 4 * 2 + lane / 4 % 2;
             const uint64_t token_key = mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
             dropout_of_queries(factor, at, token_key, head, key, kept);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const capped c = CAPPED ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
+            const capped c = caps ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
             const float p = exp2_approx(fmaf(c.score, scale, -(e % 2 ? two.z : two.x)));
             dp[n][e] = p * (factor[e] * dp[n][e] - (e % 2 ? two.w : two.y));
-            if (CAPPED) dp[n][e] *= c.slope;
+            if (caps) dp[n][e] *= c.slope;
             s[n][e] = factor[e] * p;
         }
     }
 }
 
 /** Replace s by ds, for 16 queries (rows) and 8 N keys; stats of the rows g and g + 8. */
-template <int N, bool DROPOUT, bool CAPPED>
+template <int N, bool EXTRAS>
 __device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
                             const attention_tile &t, int query, int key)
 {
     const int lane = threadIdx.x % WARP, mine = query + lane / 4 + lane % 2 * 8;
-    const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
-    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
-    const uint64_t token_key = DROPOUT && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
+    const float scale = at.scale * LOG2_E, kept = EXTRAS ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const bool drops = EXTRAS && at.dropout_p > 0, caps = EXTRAS && at.softcap > 0;
+    const score_rule rule = caps ? rule_of(at) : score_rule{};
+    const uint64_t token_key = drops && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float factor[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-        if (DROPOUT) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
+        if (drops) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const capped c = CAPPED ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
+            const capped c = caps ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
             const float p = exp2_approx(fmaf(c.score, scale, -stats[e / 2].x));
             s[n][e] = p * (factor[e] * dp[n][e] - stats[e / 2].y);
-            if (CAPPED) s[n][e] *= c.slope;
+            if (caps) s[n][e] *= c.slope;
         }
     }
 }

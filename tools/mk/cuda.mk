@@ -3,8 +3,11 @@
 CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)) /usr/local/cuda))
 NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 CUDA       ?= $(if $(NVCC),1,0)
-CUDA_ARCHS ?= 80 90 100# chips that machine code is made for; PTX of the last one serves later chips
-CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a)$(,)code=compute_$(a))
+CUDA_ARCHS ?= 80 90 100# chips that machine code is made for, oldest first
+# nvcc translates to PTX once, for the oldest chip. Machine code of every chip is made from that, and
+# it serves later chips. (A translation for each chip takes 1.6 times as long.)
+CUDA_OLDEST  = $(firstword $(CUDA_ARCHS))
+CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS:%=sm_%) compute_$(CUDA_OLDEST),-gencode arch=compute_$(CUDA_OLDEST)$(,)code=$a)
 NVCCFLAGS  ?= -O3 --threads 2
 override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall
 CUDA_SRC   = $(filter-out $(NCCL_SRC),$(wildcard cuda/*.cu cuda/*.c))
@@ -20,8 +23,10 @@ CUDNN_HOME ?= $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(addsuffix /cudnn.h
 # As in the CPU's kernels, multiply-adds are fused only where the source says so.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
 # Warp-group matmuls (wgmma) need code for sm_90a, which only runs on sm_90.
-$(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
-$(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
+ifneq ($(filter 90,$(CUDA_ARCHS)),)
+$(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += -DDT_SM_90A
+$(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = -gencode arch=compute_90a,code=sm_90a
+endif
 # The assembler's report on each object's kernels (.ptxas: registers, spills) and their PTX are kept
 # for tests/e2e_cuda_static.sh.
 $(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
