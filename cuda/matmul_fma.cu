@@ -99,14 +99,19 @@ __global__ void __launch_bounds__(S::THREADS) matmul_fma_kernel(matmul p, B b)
                 for (int j = 0; j < S::TN; j++) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
         }
     }
-    /* The end of a matmul is long code: a loop over one copy of it, for which the sums move down in their registers. */
-#pragma unroll 1
-    for (int i = 0; i < S::TM * S::TN / V; i++) {
-        const int64_t row = row0 + place_in_tile<S::BM, S::TM>(ty, i / (S::TN / V)),
-                      col = col0 + place_in_tile<S::BN, S::TN>(tx, i % (S::TN / V) * V), left = p.n - col;
-        if (row < p.m && left > 0) finish_elements<float, V>(p, row, col, sum[0], left < V ? (int)left : V);
+    /* The end of a matmul is long code. Large tiles loop over one copy of it, in which the rows of sums move down. */
+#pragma unroll(S::TM > 4 ? 1 : S::TM)
+    for (int i = 0; i < S::TM; i++) {
+        const int64_t row = row0 + place_in_tile<S::BM, S::TM>(ty, i);
 #pragma unroll
-        for (int j = 0; j < S::TM * S::TN - V; j++) sum[j / S::TN][j % S::TN] = sum[(j + V) / S::TN][(j + V) % S::TN];
+        for (int j = 0; j < S::TN; j += V) {
+            const int64_t col = col0 + place_in_tile<S::BN, S::TN>(tx, j), left = p.n - col;
+            if (row < p.m && left > 0) finish_elements<float, V>(p, row, col, &sum[0][j], left < V ? (int)left : V);
+        }
+#pragma unroll
+        for (int r = 0; r + 1 < S::TM; r++)
+#pragma unroll
+            for (int j = 0; j < S::TN; j++) sum[r][j] = sum[r + 1][j];
     }
 }
 

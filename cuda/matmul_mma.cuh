@@ -53,17 +53,20 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
     const int first = threadIdx.x / CHUNKS, q = threadIdx.x % CHUNKS, left = cols - q * CHUNK;
     const T *from = src + first * ld + q * CHUNK;
     T *to = tile + chunk_place<CHUNKS>(first, q) * CHUNK;
+    if (VECTORS && (left >= CHUNK || left <= 0)) {
 #pragma unroll
-    for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
-        const bool there = first + turn * STEP < rows && left > 0;
-        if (VECTORS && (left >= CHUNK || !there)) {
+        for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
+            const bool there = first + turn * STEP < rows && left > 0;
             copy_async_16(to, there ? from : src, there);
-        } else {
-            vec16<T> v;
-#pragma unroll
-            for (int e = 0; e < CHUNK; e++) v.x[e] = there && e < left ? from[e] : from_float<T>(0.0f);
-            *reinterpret_cast<vec16<T> *>(to) = v;
         }
+        return;
+    }
+#pragma unroll(VECTORS ? 1 : 2)
+    for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
+        vec16<T> v;
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) v.x[e] = first + turn * STEP < rows && e < left ? from[e] : from_float<T>(0.0f);
+        *reinterpret_cast<vec16<T> *>(to) = v;
     }
 }
 
