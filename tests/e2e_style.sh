@@ -91,9 +91,26 @@ expect "nothing but its file and the list names a model family" test ! -s "$out"
 # Operations of devices (CONTRIBUTING.md, "Adding a device operation").
 sed -nE 's/^DT_OP[A-Z_]*\(([a-z0-9_]+),.*/\1/p' include/dtrain/device/op_list.h >"$tmp/operations"
 expect "there are operations" test "$(wc -l <"$tmp/operations")" -gt 30
-while read -r op; do
-    grep -l "RUN($op," tests/test_device_*.c | grep -qv nothing || echo "$op: no RUN($op, ...) in tests/test_device_*.c"
-    grep -q "RUN(c, $op," src/selfcheck/*.c || echo "$op: no case in src/selfcheck"
-done <"$tmp/operations" >"$out"
+without_comments() { sed -zE 's@/\*([^*]|\*+[^*/])*\*+/@@g; s@//[^\n]*@@g' "$@" | sed '/^ *# *if 0/,/^ *# *endif/d'; }
+missing_runs() { # FOLDER with tests and src: operations that nothing runs
+    local op
+    without_comments $(ls "$1"/tests/test_device_*.c | grep -v nothing) >"$tmp/loops"
+    without_comments "$1"/src/selfcheck/*.c >"$tmp/cases"
+    while read -r op; do
+        grep -q "RUN($op," "$tmp/loops" || echo "$op: no RUN($op, ...) in tests/test_device_*.c"
+        grep -q "RUN(c, $op," "$tmp/cases" || echo "$op: no case in src/selfcheck"
+    done <"$tmp/operations"
+}
+missing_runs . >"$out"
 expect "every operation is compared with a plain loop, and by the self-check" test ! -s "$out"
+
+mkdir -p "$tmp/less/tests" "$tmp/less/src"
+cp tests/test_device_*.c "$tmp/less/tests"
+cp -r src/selfcheck "$tmp/less/src"
+sed -i -E -e 's@^.*RUN\(c, softcap,@// &@' -e 's@^( *)(RUN\(c, top_tokens,)@\1/* \2@' -e '/RUN\(c, log_softmax_at,/s@$@ */@' \
+    -e 's@^.*RUN\(c, classifier,.*@#if 0\n&\n#endif@' "$tmp"/less/src/selfcheck/*.c
+sed -i -E 's@^( *)(RUN\(abs_max,.*)@\1/* \2 */@' "$tmp"/less/tests/test_device_*.c
+missing_runs "$tmp/less" >"$tmp/.less"
+expect "a case that is commented out is missing" test "$(cut -d' ' -f1-4 "$tmp/.less" | sort | paste -sd,)" = \
+    "abs_max: no RUN(abs_max, ...),classifier: no case in,log_softmax_at: no case in,softcap: no case in,top_tokens: no case in"
 e2e_done

@@ -127,6 +127,11 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
         {"{" COMPLETION ", 'label': 0}", NULL},
         {"{" COMPLETION ", 'label': 1.0}", NULL}, /* as tables write labels */
         {"{" COMPLETION ", 'label': 'False'}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': 'good'}",
+         "label: expected true or false: whether the completion is good (--kind sft"},
+        {"{" COMPLETION ", 'label': ['good']}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': {'good': true}}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': ''}", NULL},
         {"{" COMPLETION ", 'label': -1}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': 0.0}", "label: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION "}", "label: expected true or false", .kind = "unpaired"},
@@ -143,7 +148,7 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
         {"{'instruction': 'i', 'output': 'o', 'kto_tag': true}", "kto_tag: the record has a KTO label"},
         {"{" COMPLETION ", 'label': true}", NULL, .kind = "sft"},
         {"{" COMPLETION ", 'label': true}", NULL, .kind = "prompts"},
-        {"{" COMPLETION ", 'label': 'sport'}", NULL},
+        {"{" COMPLETION ", 'label': 'sport'}", NULL, .kind = "sft"},
     };
     MUST_REFUSE(cases);
     dt_make_options o = options();
@@ -187,8 +192,10 @@ TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
     assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
     assert_int_equal(make("{'prompt': 'p', 'answer': 'a', 'level': 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
+    o.kind = "sft";
     assert_int_equal(make("{" COMPLETION ", 'label': 'sport'}\n", &o, &stats), DT_OK);
     assert_int_equal(count_of(&stats.ignored, "label"), 1);
+    o.kind = options().kind;
     assert_int_equal(make("{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'function_call', 'value': "
                           "'c'}, {'from': 'observation', 'value': 'o'}, {'from': 'gpt', 'value': 'a'}]}\n",
                           &o, &stats),

@@ -131,6 +131,7 @@ static int check_batch(const dt_batch *b, bool pairs)
         if (!images) continue;
         const bool again = pairs && s % 2 == 1;
         assert_int_equal(images->first[s], again ? images->first[s - 1] : n_images);
+        assert_int_equal(images->count[s], n_images_of(i));
         for (int k = 0; k < n_images_of(i); k++)
             for (int t = 0; t < IMAGE_NBYTES; t++)
                 assert_int_equal(images->pixels[(images->first[s] + k) * IMAGE_NBYTES + t], byte_of(i, k, t));
@@ -430,12 +431,15 @@ TEST(texts_and_images_that_do_not_match_are_refused)
         dt_error_clear();
         assert_fails(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA, cases[c].says);
         dt_dataset_close(d);
-        const dt_loader_options o = options(path);
-        const dt_batch *b;
-        dt_loader *l = open_loader(&o);
-        dt_error_clear();
-        assert_fails(dt_loader_batch(l, 0, 0, &b), DT_ERR_DATA, "placeholder");
-        dt_loader_close(l);
+        for (int packed = 0; packed < 2; packed++) {
+            dt_loader_options o = options(path);
+            const dt_batch *b;
+            o.packing = packed ? "bfd" : "none";
+            dt_loader *l = open_loader(&o);
+            dt_error_clear();
+            assert_fails(dt_loader_batch(l, 0, 0, &b), DT_ERR_DATA, "placeholder");
+            dt_loader_close(l);
+        }
     }
 }
 

@@ -303,21 +303,35 @@ static void assert_refused(struct fixture *f, const char *text)
     dt_error_clear();
 }
 
+/* One placeholder is enough for a whole image here. */
+TEST(a_text_does_not_take_the_images_of_its_neighbours)
+{
+    struct fixture f;
+    open_fixture(&f, "pooled", DT_F32);
+    assert_true(f.images[1] == 0 && f.images[2] == 2 && f.r.mc.vision->n_tokens == 1);
+    f.b.token[f.b.seq_start[1] + 1] = f.r.mc.vision->image_token;
+    assert_refused(&f, "1 placeholder (token 60) for 0 images");
+    close_fixture(&f);
+}
+
 TEST(placeholders_that_are_not_those_of_the_images_are_refused)
 {
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
     f.b.token[0] = f.r.mc.vision->image_token;
-    assert_refused(&f, "10 placeholders (token 60): expected at most 3 images of 9 placeholders each");
+    assert_refused(&f, "10 placeholders (token 60) for 1 image: expected 9 for each image");
     fill(&f, 0);
     f.shown->n = 2;
-    assert_refused(&f, "18 placeholders (token 60): expected at most 1 images");
+    assert_refused(&f, "18 placeholders (token 60) for 2 images, from image 1 of 2");
+    fill(&f, 0);
+    f.shown->count[2] = 1;
+    assert_refused(&f, "18 placeholders (token 60) for 1 image: expected 9");
     fill(&f, 0);
     f.shown->n = 4;
     assert_refused(&f, "image 3 of a batch of 4 has no placeholders");
     fill(&f, 0);
     f.shown->first[2] = -1;
-    assert_refused(&f, "18 placeholders (token 60): expected at most 4 images");
+    assert_refused(&f, "18 placeholders (token 60) for 2 images, from image -1 of 3");
     fill(&f, 0);
     f.shown->image_nbytes -= 3;
     assert_refused(&f, "expects 14 x 14 pixels");

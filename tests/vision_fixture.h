@@ -43,6 +43,7 @@ static inline void fill(struct fixture *f, int64_t k)
     for (int s = 0; s < f->n_seq; s++) {
         const int32_t first = f->b.seq_start[s], end = f->b.seq_start[s + 1];
         f->shown->first[s] = f->shown->n;
+        f->shown->count[s] = f->images[s];
         for (int32_t i = 0; i < f->images[s]; i++, image++) {
             for (int32_t t = 0; t < N; t++) f->b.token[first + 1 + i * (N + 1) + t] = token;
             put_pixels(f, image);

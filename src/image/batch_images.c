@@ -7,6 +7,7 @@ static size_t lay_out(void *self, int32_t max_seq, void *block)
     size_t used = 0;
     i->pixels = dt_carve(block, &used, i->max, i->image_nbytes);
     i->first = dt_carve(block, &used, max_seq, sizeof *i->first);
+    i->count = dt_carve(block, &used, max_seq, sizeof *i->count);
     return used;
 }
 

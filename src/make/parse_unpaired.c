@@ -2,7 +2,6 @@
  * --kind unpaired a pair of a chosen and a rejected answer gives two samples. */
 #include "record_kinds.h"
 #include <stdlib.h>
-#include <strings.h>
 
 int dt_label_of(const json_t *label)
 {
@@ -12,19 +11,12 @@ int dt_label_of(const json_t *label)
     return x == 1 ? 1 : x == 0 ? 0 : -1;
 }
 
-/* Also a value that is meant as a label but is none: parse names it. */
-static bool may_be_label(const json_t *label)
-{
-    const char *text = json_string_value(label);
-    return json_is_boolean(label) || json_is_number(label) ||
-           (text && (strcasecmp(text, "true") == 0 || strcasecmp(text, "false") == 0));
-}
-
 static bool is_one_pair(const json_t *json) { return dt_record_is_pair(json) && dt_pair_form(json) != DT_FORM_RANKING; }
 
 static bool is_unpaired(const json_t *json, bool any)
 {
-    if (any) return dt_record_is_completion(json) && may_be_label(json_object_get(json, "label"));
+    /* with any label: parse refuses a value that is none, which sft would ignore */
+    if (any) return dt_record_is_completion(json) && dt_field_is_set(json_object_get(json, "label"));
     return dt_record_is_completion(json) || is_one_pair(json);
 }
 

@@ -12,6 +12,7 @@ typedef struct dt_batch_images {
     size_t image_nbytes;
     uint8_t *pixels; /* [n, image_nbytes] */
     int32_t *first;  /* [n_seq] image of the first run of placeholders; later runs take the images after it */
+    int32_t *count;  /* [n_seq] images of the sequence, from `first`; other images are never its own */
     bool absent;     /* no rank has images in this pass, so no rank runs the tower */
 } dt_batch_images;
 
@@ -32,6 +33,7 @@ static inline uint8_t *dt_images_append(dt_batch_images *i, int32_t seq, int32_t
 {
     uint8_t *to = i->pixels + (size_t)i->n * i->image_nbytes;
     i->first[seq] = i->n;
+    i->count[seq] = n;
     i->n += n;
     return to;
 }

@@ -146,7 +146,8 @@ dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_ba
 dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
 {
     const dt_batch_images *to = dt_images_of(b);
+    const int32_t s = b->n_seq - 1;
     int64_t first, n;
-    if (to) to->first[b->n_seq - 1] = to->first[b->n_seq - 2];
+    if (to) to->first[s] = to->first[s - 1], to->count[s] = to->count[s - 1];
     return find_images(set->dataset, number, from, b, &first, &n);
 }

@@ -1,6 +1,7 @@
 /* placeholders.c - tokens of a batch that stand for images. Each receives a row of the projector's output for its image
  * and returns the gradient to it. Placeholder k of image i refers to row i n_tokens + k, wherever it occurs. */
 #include "vision_private.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 
 static int64_t n_shown(const struct vision *v) { return v->n_images * v->config->n_tokens; }
@@ -32,20 +33,25 @@ static void add_run(struct placeholders *p, int64_t first, int64_t row, int64_t 
         p->run[p->n_runs++] = (struct run){first, row, n};
 }
 
-/* Append the placeholders of a sequence and their rows. */
+/* Append the placeholders of a sequence and their rows: all those of its own images, and no others. */
 static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
 {
     const struct vision *v = m->vision;
     struct placeholders *p = &m->vision->placeholders;
-    const int64_t per_image = v->config->n_tokens;
+    const dt_batch_images *images = v->n_images > 0 ? dt_images_of(b) : NULL;
+    const int64_t per_image = v->config->n_tokens, row = images ? images->first[s] * per_image : 0;
+    const int32_t n_images = images ? images->count[s] : 0;
     int32_t n = 0;
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
+    DT_CHECK(n == n_images * per_image, DT_ERR_DATA,
+             "a sequence has %" PRId32 " placeholder%s (token %" PRId32 ") for %" PRId32 " image%s: expected %" PRId64
+             " for each image",
+             n, dt_plural(n), v->config->image_token, n_images, dt_plural(n_images), per_image);
+    DT_CHECK(row >= 0 && row + n <= n_shown(v), DT_ERR_DATA,
+             "a sequence has %" PRId32 " placeholders (token %" PRId32 ") for %" PRId32 " images, from image %" PRId64
+             " of %" PRId32 ": expected only images of the batch",
+             n, v->config->image_token, n_images, row / per_image, v->n_images);
     if (n == 0) return DT_OK;
-    const int64_t row = v->n_images > 0 ? dt_images_of(b)->first[s] * per_image : 0;
-    DT_CHECK(row >= 0 && n % per_image == 0 && row + n <= n_shown(v), DT_ERR_DATA,
-             "a sequence has %d placeholders (token %d): expected at most %" PRId64 " images of %" PRId64
-             " placeholders each",
-             n, v->config->image_token, v->n_images - row / per_image, per_image);
     add_run(p, p->n, row, n);
     n = 0;
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
