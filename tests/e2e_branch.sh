@@ -88,7 +88,7 @@ refused "another length" "data.seq_len: 32 -> 16" run.max_steps=12 data.seq_len=
 refused "another model" "model.num_hidden_layers: 2 -> 3, model.rope_theta: 10000 -> 5000" run.max_steps=12 model.num_hidden_layers=3 model.rope_theta=5000
 refused "another model's rotary table" "model.rope_scaling: default -> llama3, .*model.rope_scaling.low_freq_factor: 0 -> 1" run.max_steps=12 \
     'model.rope_scaling={"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32}'
-expect_text "the message names the remedy" "start a new run from its weights with model.path = .*step-00000008.h5"
+expect_text "the message names the remedy" "another run.output_dir .to begin with its weights: model.path = .*step-00000008.h5"
 expect "before anything is allocated" test "$(grep -c '^allocated' "$out")" = 0
 ends "--check refuses, too" 64 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 data.seq_len=16
 ends "allowed by name" 0 train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train

@@ -45,7 +45,7 @@ lora 3 halves llama $bits zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none)" "$(newest halves)"
 prints "another scale is no continuation" "lora.alpha: 8 -> 16" lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
 expect_exit "the settings are refused" 64
-expect_text "where it leads" "start a new run from its merged model .dtrain-convert .*/step-00000004.h5 DIR"
+expect_text "where it leads" "to begin with its merged model: dtrain-convert .*/step-00000004.h5 DIR"
 for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
     ends "$mistake where there are checkpoints is refused" 64 run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
     expect "the key is the only error" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"

@@ -457,6 +457,9 @@ TEST(keys_are_printed_by_section_and_by_name)
     text = printed(dt_config_print_keys, "warmup_steps", &err);
     assert_true(err == DT_OK && strstr(text, "[scheduler]\n  warmup_steps "));
     free(text);
+    text = printed(dt_config_print_keys, "learning_rate", &err);
+    assert_true(err == DT_OK && strstr(text, "learning_rate is optimizer.lr here\n\n[optimizer]\n  lr "));
+    free(text);
     text = printed(dt_config_print_keys, "", &err);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) assert_true(end - line <= 120);
     assert_true(err == DT_OK && strstr(text, "[run]") && strstr(text, "[log]"));
@@ -466,7 +469,6 @@ TEST(keys_are_printed_by_section_and_by_name)
     } bad[] = {
         {"rnu", "--keys rnu: unknown section; the nearest is [run]"},
         {"run.sed", "--keys run.sed: unknown key; the nearest is seed"},
-        {"learning_rate", "--keys learning_rate: learning_rate is optimizer.lr here"},
         {"warmup_step", "--keys warmup_step: unknown key; the nearest is warmup_steps in [scheduler]"},
         {"neftune_noise_alpha",
          "--keys neftune_noise_alpha: NEFTune (noise on embeddings) is not supported; remove it"},

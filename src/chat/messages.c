@@ -190,18 +190,29 @@ static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
     return read_loss(out, message, turn);
 }
 
+static dt_err refuse_message(const json_t *message, size_t turn, const char *role_key, const char *text_key)
+{
+    char keys[200] = "";
+    size_t n = 0;
+    for (void *it = json_object_iter((json_t *)message); it && n < sizeof keys;
+         it = json_object_iter_next((json_t *)message, it))
+        n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "the keys ", json_object_iter_key(it));
+    return dt_fail(DT_ERR_DATA, "message %zu: expected {\"%s\": TEXT, \"%s\": ...}, found %s", turn, role_key, text_key,
+                   keys[0] ? keys : type_name(message));
+}
+
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key)
 {
-    DT_CHECK(json_is_array(list) && json_array_size(list) > 0, DT_ERR_DATA, "%s: expected a list of messages", what);
+    DT_CHECK(json_is_array(list) && json_array_size(list) > 0, DT_ERR_DATA,
+             "%s: expected a list of messages, [{\"role\": ..., \"content\": ...}, ...]", what);
     size_t i;
     const json_t *message;
     json_array_foreach(list, i, message)
     {
         const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
         DT_TRY(dt_message_check_fields(message, i));
-        DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i,
-                 role_key, text_key);
+        if (!json_is_string(name) || !content) return refuse_message(message, i, role_key, text_key);
         dt_role role = DT_ROLE_USER;
         DT_CHECK(dt_role_parse(json_string_value(name), &role), DT_ERR_DATA,
                  "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "

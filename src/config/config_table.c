@@ -236,19 +236,16 @@ static bool list_containing(const char *text, char *out, size_t size)
     return n > 0;
 }
 
-/* A name without a section: another program's key, a misspelt key or section, or a part of a key's name. */
+/* A name without a section: a misspelt key or section, or a part of a key's name. */
 static void explain_name(const char *name, char *why, size_t size)
 {
     char keys[DT_KEY_WHY - 60];
-    const char *note, *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
-    const int foreign = dt_key_foreign("", name, &note), section_distance = dt_edit_distance(name, near);
+    const char *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
+    const int section_distance = dt_edit_distance(name, near);
     int distance;
     const dt_key *k = &dt_key_table[nearest_key(NULL, name, &distance)];
     for (int i = 0; i < dt_n_keys && !absent; i++) absent = dt_key_absent(dt_key_table[i].section, name);
-    if (foreign >= 0)
-        snprintf(why, size, "%s is %s.%s here%s%s", name, dt_key_table[foreign].section, dt_key_table[foreign].name,
-                 *note ? ": " : "", note);
-    else if (absent)
+    if (absent)
         snprintf(why, size, "%s", absent);
     else if (dt_key_foreign_section(name))
         snprintf(why, size, "unknown section; such settings are in [%s]", dt_key_foreign_section(name));
@@ -274,9 +271,31 @@ static dt_err no_such_filter(const char *filter)
     return dt_fail(DT_ERR_USAGE, "--keys %s: %s", filter, why);
 }
 
-dt_err dt_config_print_keys(FILE *out, const char *filter)
+static void print_key(FILE *out, const dt_key *k)
 {
     char type[240], initial[160], text[440];
+    describe(k, type, sizeof type);
+    default_text(k, initial, sizeof initial);
+    snprintf(text, sizeof text, "%s; default: %s", type, initial);
+    dt_print_wrapped(out, text, fprintf(out, "  %-28s ", k->name));
+    fputs("      ", out);
+    dt_print_wrapped(out, k->help, 6);
+}
+
+/* Another program's name of a key: print the key. False if name is none. */
+static bool print_foreign(FILE *out, const char *name)
+{
+    const char *note;
+    const int foreign = dt_key_foreign("", name, &note);
+    if (foreign < 0) return false;
+    const dt_key *k = &dt_key_table[foreign];
+    fprintf(out, "%s is %s.%s here%s%s\n\n[%s]\n", name, k->section, k->name, *note ? ": " : "", note, k->section);
+    print_key(out, k);
+    return true;
+}
+
+dt_err dt_config_print_keys(FILE *out, const char *filter)
+{
     const char *section = "";
     int n = 0;
     for (int i = 0; i < dt_n_keys; i++) {
@@ -284,15 +303,10 @@ dt_err dt_config_print_keys(FILE *out, const char *filter)
         if (!matches(k, filter)) continue;
         if (strcmp(section, k->section) != 0) fprintf(out, "%s[%s]\n", n ? "\n" : "", k->section);
         section = k->section;
-        describe(k, type, sizeof type);
-        default_text(k, initial, sizeof initial);
-        snprintf(text, sizeof text, "%s; default: %s", type, initial);
-        dt_print_wrapped(out, text, fprintf(out, "  %-28s ", k->name));
-        fputs("      ", out);
-        dt_print_wrapped(out, k->help, 6);
+        print_key(out, k);
         n++;
     }
-    return n ? DT_OK : no_such_filter(filter);
+    return n || print_foreign(out, filter) ? DT_OK : no_such_filter(filter);
 }
 
 /* Text of a table cell: a bar is escaped, because it would end the cell. */

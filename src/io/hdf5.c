@@ -68,7 +68,8 @@ dt_err dt_h5_check_seal(const char *path, bool *sealed)
 
 static dt_err open_file(const char *path, hid_t *file)
 {
-    DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA, "%s: not an HDF5 file, or its beginning is damaged", path);
+    DT_CHECK(H5Fis_hdf5(path) != 0, DT_ERR_DATA,
+             "%s: expected an HDF5 file, found another format or a damaged beginning", path);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0) *file = H5Fopen(path, H5F_ACC_RDONLY, access);
     const dt_err err = *file >= 0

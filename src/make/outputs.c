@@ -233,7 +233,7 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
     const bool texts = dt_record_is_text(s->kind) && dt_record_is_text(o->stats->kind);
     snprintf(reason, sizeof reason, "%s is of kind %s, but the first document was of kind %s%s",
              s->text ? "plain text" : "the record", dt_dataset_kind_name(s->kind), dt_dataset_kind_name(o->stats->kind),
-             texts ? ": --kind tokens or --kind sft converts both" : "");
+             texts ? ": --kind tokens or --kind sft converts both" : "; check the names of its fields, or set --kind");
     return bad(o, s->item, reason, 0);
 }
 

@@ -1,6 +1,7 @@
 /* parse_unpaired.c - records of a prompt, one answer and a label, {prompt, completion, label}: texts or messages. With
  * --kind unpaired a pair of a chosen and a rejected answer gives two samples. */
 #include "record_kinds.h"
+#include <stdlib.h>
 #include <strings.h>
 
 int dt_label_of(const json_t *label)
@@ -46,13 +47,21 @@ static dt_err take_side(dt_parsed_record *r, const json_t *json, const dt_rules 
     return DT_OK;
 }
 
+static dt_err refuse_label(const json_t *label, const dt_rules *rules)
+{
+    char *found = label ? json_dumps(label, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    const dt_err err = dt_fail(DT_ERR_DATA, "label: expected true or false (is the completion good?), found %.40s%s",
+                               found ? found : "none", rules->any_kind ? "; --kind sft ignores other labels" : "");
+    free(found);
+    return err;
+}
+
 static dt_err parse(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     const int label = dt_label_of(json_object_get(json, "label"));
     int n_prompt;
     if (r->form != DT_FORM_COMPLETION) return take_side(r, json, rules, which);
-    DT_CHECK(label >= 0, DT_ERR_DATA, "label: expected true or false: whether the completion is good%s",
-             rules->any_kind ? " (--kind sft ignores other labels)" : "");
+    if (label < 0) return refuse_label(json_object_get(json, "label"), rules);
     r->pair.good = label == 1;
     DT_TRY(dt_read_completion(r, json, rules, &n_prompt));
     if (n_prompt < 0) return DT_OK;

@@ -98,8 +98,9 @@ static dt_err describe(dt_pretrained *p, const char *path)
     char file[PATH_MAX];
     if (access(path, F_OK) != 0) return fail_missing(path, errno);
     const char *ending = strrchr(path, '.');
-    DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
-             "%s: expected the directory that contains this file and its config.json", path);
+    DT_CHECK(dt_is_directory(path) || !ending || (strcmp(ending, ".safetensors") && strcmp(ending, ".json")),
+             DT_ERR_DATA, "%s: expected the directory that contains this file, with config.json and model.safetensors",
+             path);
     if (!dt_is_directory(path)) return describe_checkpoint(p, path);
     if (dt_is_in(file, path, "config.json")) return describe_directory(p, path, file);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)

@@ -66,7 +66,7 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
             return dt_fail(DT_ERR_USAGE,
                            "%s: train_batch_size = %" PRId64 " contradicts micro_batch_size %" PRId64
                            " x gradient_accumulation_steps %" PRId64 " x %d ranks = %" PRId64
-                           "; give two of the three, or train_batch_size = %" PRId64,
+                           "; set one of the three to 0, which dtrain then computes, or train_batch_size to %" PRId64,
                            where, G, m, A, nranks, product, product);
         }
         G = product;

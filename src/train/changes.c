@@ -191,14 +191,14 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     const bool unset = c.key && !dt_config_given(&run->cfg, c.section, c.key);
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
     snprintf(start, sizeof start,
-             strcmp(c.key ? c.section : "", "lora") ? "its weights with model.path = %s"
-                                                    : "its merged model (dtrain-convert %s DIR, then model.path = DIR)",
+             strcmp(c.key ? c.section : "", "lora") ? "its weights: model.path = %s"
+                                                    : "its merged model: dtrain-convert %s DIR, then model.path = DIR",
              path);
     if (c.refused[0])
         return dt_fail(
             DT_ERR_USAGE,
             "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
-            "(%s%s%s%s%s); start a new run from %s and another run.output_dir, or list the keys in "
+            "(%s%s%s%s%s); start a new run with another run.output_dir (to begin with %s), or list the keys in "
             "checkpoint.allow_changes",
             where, c.key ? ": " : "", path, c.refused, unset ? "; the configuration does not set " : "",
             unset ? c.section : "", unset ? "." : "", unset ? c.key : "", start);

@@ -1,6 +1,7 @@
 /* check.c - checks before the run: settings that would fail later and, with --check, the contents of every input file.
  * Rank 0 does the checks, except that every rank checks the disk of its node. */
 #include "run.h"
+#include "dtrain/core/plural.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -177,9 +178,9 @@ static void warn_of_schedule(const dt_run *run)
     const dt_schedule *s = &run->schedule;
     const int64_t total = s->span.total, warmup = s->span.warmup;
     if (total > 0 && warmup >= total)
-        DT_WARN("[scheduler]: the warm-up takes %" PRId64 " steps, but the run has only %" PRId64
+        DT_WARN("[scheduler]: the warm-up takes %" PRId64 " step%s, but the run has only %" PRId64
                 ", so lr is never reached; lower scheduler.warmup_steps or warmup_ratio",
-                warmup, total);
+                warmup, dt_plural(warmup), total);
     else if (total > 0 && s->type == DT_SCHED_WSD && warmup + s->decay_steps > total)
         DT_WARN("[scheduler]: warm-up (%" PRId64 " steps) and decay (%" PRId64 ") exceed the run (%" PRId64
                 "), so the decay is shortened",

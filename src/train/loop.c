@@ -555,7 +555,10 @@ static dt_err take_steps(dt_run *run, progress *p)
                 " is already past the end of the run at step %" PRId64,
                 p->step, run->total_steps);
     else if (p->step == run->total_steps && !p->validation_due)
-        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is already done", p->step, run->total_steps);
+        DT_INFO("nothing to do: step %" PRId64 " of %" PRId64
+                " is already done; to train on, raise run.max_steps or run.epochs; to start anew, set another "
+                "run.output_dir",
+                p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     run_watch_next(run, p, false);
     while (!stop && !ends(run, p)) {

@@ -1,6 +1,7 @@
 /* resume.c - determine where a run begins: the newest checkpoint that verifies, a given one, an initial model, or
  * random weights. */
 #include "run.h"
+#include "dtrain/core/plural.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -29,9 +30,9 @@ static void report_new_position(const dt_run *run, const progress *p, const dt_c
                 was, is, sample, epoch, was);
     else
         DT_INFO("batches have %" PRId64
-                " samples, but some earlier ones had another size; data continues at sample %" PRId64
+                " sample%s, but some earlier ones had another size; data continues at sample %" PRId64
                 " of epoch %" PRId64,
-                is, sample, epoch);
+                is, dt_plural(is), sample, epoch);
 }
 
 /* The remaining epochs are counted in batches of the present size. For a schedule of rollouts, the position follows

@@ -139,8 +139,9 @@ static void describe(const dt_run *run)
     if (run_trains(run)) describe_trained(run);
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);
-        DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
-                say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
+        DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " step%s per epoch; %" PRId64 " step%s in total",
+                say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, dt_plural(t->steps_per_epoch),
+                run->total_steps, dt_plural(run->total_steps));
         if (info->n_dropped && dt_comm_first(run->comm))
             DT_WARN("[data] train: skipped %" PRId64 " sample%s without a target", info->n_dropped,
                     dt_plural(info->n_dropped));

@@ -207,7 +207,9 @@ static dt_err check_length(const dt_run *run)
     DT_CHECK(!run->mc.learned_positions, DT_ERR_USAGE,
              "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
     if (!run->comm || dt_comm_first(run->comm)) /* other ranks read the resolved text, whose line numbers differ */
-        DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
+        DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64
+                ", the longest text that the model was made for; lower data.seq_len unless you extend the model",
+                where, T, P);
     return DT_OK;
 }
 

@@ -6,7 +6,7 @@
 SIM_SRC    = $(wildcard cuda/*.cu cuda/*.c) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
 SIM_LIBS   = $(foreach s,cudasim cudasim_races,$(BUILD)/libdtrain_$(s).so $(BUILD)/tests/$(s)_wrong)
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
-SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
+SIM_FLAGS ?= -O2 -g1 -march=native# many kernels call fmaf
 SIM_CXX    = $(CXX) $(SIM_INC) $(SIM_FLAGS) -std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-gnu-unique -ffp-contract=off -Wall -Wno-unknown-pragmas -MMD -MP -c -o $@
 cudasim: $(SIM_LIBS)  ## build the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
 define SIM_RULES

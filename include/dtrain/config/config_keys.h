@@ -50,9 +50,9 @@
     INT (run, threads, 0, 0, 4096, "threads per rank", \
          "threads of the CPU device; 0: all cores available to the rank (at most SLURM_CPUS_PER_TASK)") \
     ENUM(run, self_check, "auto", "auto|always|never", \
-         "compare GPU results with the CPU before the run (about a second). auto: once for each kind of GPU, driver " \
-         "and program (the result is cached in XDG_CACHE_HOME or ~/.cache). The run does not start on a GPU that " \
-         "computes wrong results") \
+         "compare GPU results with the CPU before the run (about two seconds). auto: once for each kind of GPU, " \
+         "driver and program (the result is cached in XDG_CACHE_HOME or ~/.cache). The run does not start on a GPU " \
+         "that computes wrong results") \
     BOOL(run, cuda_graphs, true, \
          "during a rollout on a GPU, launch the operations of each token with one call, as a CUDA graph. false: " \
          "launch them one by one; the results are the same") \
@@ -502,8 +502,8 @@
     REAL(grpo, repetition_penalty, 1, 1e-3, 1e3, "", \
          "penalty on tokens that already occur; above 1: less probable; 1: none") \
     TEXT(grpo, reward_funcs, "", \
-         "reward functions, comma separated: accuracy, format, length, keywords, rec, rec_semantic, model:DIRECTORY, " \
-         "command:PROGRAM ARGS (docs/rewards.md)") \
+         "reward functions, comma separated: accuracy, format, length, keywords, rec, rec_rule, rec_rank, " \
+         "rec_semantic, model:DIRECTORY, command:PROGRAM ARGS (docs/rewards.md)") \
     TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in the same order; empty: 1 each") \
     INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \
          "length of the penalty zone before overlong_max_length. In it, a penalty grows from 0 to 1 and enters the " \

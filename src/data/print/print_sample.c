@@ -89,7 +89,7 @@ static dt_err print_head(const dt_view *v, int64_t i)
     if (info->has_weights) printf(", weight %g", (double)weight);
     printf("%s%s\n", kind->marks, !*kind->marks ? "" : v->on[0] == '{' ? " in {+ +}" : " in colour");
     if (!v->t)
-        printf("(token ids, made with the tokenizer %s: --tokenizer shows text)\n",
+        printf("(token ids, made with the tokenizer %s; --tokenizer DIRECTORY shows text)\n",
                info->tokenizer[0] ? info->tokenizer : "not named");
     return DT_OK;
 }

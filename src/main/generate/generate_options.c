@@ -255,7 +255,8 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
         if (strcmp(argv[optind], "-") == 0) {
             o->standard_input = true;
         } else {
-            DT_CHECK(!o->model, DT_ERR_USAGE, "expected one model, found '%s' and '%s'", o->model, argv[optind]);
+            DT_CHECK(!o->model, DT_ERR_USAGE, "expected one model, found '%s' and '%s'; give a prompt as --prompt TEXT",
+                     o->model, argv[optind]);
             o->model = argv[optind];
         }
     }

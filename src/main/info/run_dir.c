@@ -139,6 +139,7 @@ static int64_t count_steps(const run_info *r)
     if (!(epoch > 0) || !(samples > 0)) return 0;
     const dt_task_ops *task = dt_task_find(r->cfg.run_task);
     if (task && task->count_steps) return task->count_steps(&r->cfg, samples / epoch, samples / step);
+    if (epoch >= r->cfg.run_epochs) return (int64_t)step; /* earlier steps may have had other batch sizes */
     const double steps_per_epoch = ceil(samples / epoch / (samples / step) - 1e-6);
     return (int64_t)ceil(r->cfg.run_epochs * steps_per_epoch - 1e-6);
 }
