@@ -63,7 +63,7 @@ say "hit rate: how often the next item is among the first K"
 awk -F'\t' '{ hr[$1, $2] = $3; ndcg[$1, $2] = $4 }
     function row(name, what) { printf "%-22s %7.3f %7.3f %7.3f %7.3f %8.3f\n", name, hr[what, 1], hr[what, 5], hr[what, 10], hr[what, 20], ndcg[what, 10] }
     END { printf "%-22s %7s %7s %7s %7s %8s\n", "", "HR@1", "HR@5", "HR@10", "HR@20", "NDCG@10"
-          row("random", "random"); row("most popular", "popular"); row("behind the last item", "next"); row("fine-tuning", "sft"); row("reinforcement", "rl") }' \
+          row("random", "random"); row("most popular", "popular"); row("after the last item", "next"); row("fine-tuning", "sft"); row("reinforcement", "rl") }' \
     "$data/measured.txt" | tee "$data/table.txt"
 
 say "the plot"

@@ -2,7 +2,8 @@
  *
  * A linear layer is a matrix of a block, or the vocabulary head. Layers of one group have the same input x. Their A
  * matrices are contiguous, so that one matmul computes all of them; their B matrices are separate. A table is a matrix
- * that is looked up by tokens or positions. A head that is tied to a table is a layer without a matrix of its own. */
+ * whose rows are looked up by tokens or positions. A head that is tied to a table is a layer without a matrix of its
+ * own. */
 #include "module_match.h"
 #include <math.h>
 #include <string.h>

@@ -166,7 +166,7 @@ static bool is_plain(const char *name)
     return name && *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
 }
 
-/* The layer number follows the first pattern in a path; of several matches the first counts. */
+/* The layer number follows the first pattern in a path; of several matches the first is used. */
 static dt_err put_named_layers(FILE *out, const dt_spec *f, const json_t *layers, const json_t *names)
 {
     const size_t n = json_is_array(names) ? json_array_size(names) : 1;

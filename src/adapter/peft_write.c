@@ -29,7 +29,7 @@ static json_t *list(char *const *names, int n)
     return all;
 }
 
-/* The first of several values for a pattern counts. */
+/* The first of several values for a pattern is used. */
 static json_t *patterns(const dt_module_value *values, int n)
 {
     json_t *all = json_object();

@@ -91,7 +91,7 @@ static dt_err report_difference(const dt_axis *scope, const call *all)
         if (n_like(all, scope->size, r) > n_usual) usual = r, n_usual = n_like(all, scope->size, r);
     while (same(&all[other], &all[usual])) other++;
     const call *its = &all[other], *theirs = &all[usual];
-    /* -1 if some ranks are not members of the scope: they do not know of the error */
+    /* -1 if some ranks are not members of the scope: the error is not reported to them */
     scope->comm->mpi->failed_rank = scope->size == scope->comm->nranks ? scope->member[other] : -1;
     return dt_fail(DT_ERR_COMM,
                    "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
@@ -174,7 +174,7 @@ dt_err dt_comm_may_join(const dt_comm *comm)
     const char *failure = dt_device_failure();
     if (!failure) return DT_OK;
     if (comm->mpi) comm->mpi->failed_rank = -1;
-    dt_error_clear(); /* an error that this rank kept for the next vote */
+    dt_error_clear(); /* an error that this rank has recorded for the next vote */
     return dt_fail(DT_ERR_COMM, "%s", failure);
 }
 

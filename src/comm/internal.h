@@ -30,7 +30,7 @@ struct dt_comm_mpi {
     char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
     bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
     bool differ;            /* comm->check found different collectives: no further exchange */
-    bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
+    bool apart; /* this rank has failed and the others do not know: it votes on no further error, main ends the job */
 };
 
 /** Make the axis of all ranks. node_of: [nranks] any number of each rank's node, the same on all ranks. Local. */

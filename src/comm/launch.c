@@ -1,5 +1,5 @@
 /* launch.c - starts and ends MPI. At the start it verifies that MPI sees the processes that the launcher started. With
- * the launcher of another MPI, N processes get N worlds of one rank each, and N trainings would silently share one
+ * the launcher of another MPI, N processes form N worlds of one rank each. N trainings would then silently share one
  * directory. */
 #include "internal.h"
 #include <dirent.h>

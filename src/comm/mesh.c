@@ -47,8 +47,8 @@ static dt_err map_members(dt_axis *a)
     return DT_OK;
 }
 
-/** An axis. Its members have this rank's value in the coordinates `same` (NULL: any value). Their rank on it is a third
- *  coordinate. A coordinate is a table of the run's ranks. */
+/** An axis. Its members have the same values as this rank in the coordinates `same` (NULL: any value). A third
+ *  coordinate gives their rank on the axis. A coordinate is a table with one value for each rank of the run. */
 typedef struct axis_rule {
     dt_axis *axis;
     const char *name;

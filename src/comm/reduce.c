@@ -2,7 +2,7 @@
  *
  * Sources are blocks of other ranks' buffers in shared memory. They come from outer caches or from memory, so each is
  * read once. The fold processes blocks of a few KiB with the running sum in the L1 cache, one pass per source; the last
- * pass writes the result. For each element the order of additions is that of the sources, whatever the block, thread or
+ * pass writes the result. For each element the order of additions is that of the sources, for any block, thread and
  * vector width. These loops have no products, so no fused operations can occur. A block of fp16 is widened separately,
  * because compilers do not vectorise fp16.
  *

@@ -3,7 +3,7 @@
  * Waiting. A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no
  * read-modify-write. With a core for every thread a flag changes within microseconds, so spinning is fastest. With more
  * ranks than cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a
- * long wait continues in short sleeps, so that waiting for a slow rank costs nothing.
+ * rank that waits for long sleeps for short intervals, so that waiting for a slow rank costs no processor time.
  *
  * Between nodes, a message may progress only while its sender is inside MPI. A rank that waits for a neighbour
  * therefore calls MPI from time to time. Otherwise two nodes could wait for each other forever. */
@@ -108,7 +108,8 @@ size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot
  * error here and not a signal later. The segment is a file in memory without a name: other ranks open it through /proc,
  * and it ends with the processes that map it. */
 
-/** How other ranks of the node find a segment. The inode shows that a process id means the same process to them. */
+/** How other ranks of the node find a segment. The inode verifies that a process id identifies the same process for
+ *  them. */
 typedef struct segment_id {
     int64_t pid, inode;
     int fd; /* -1: none */

@@ -1,5 +1,5 @@
-/* texts.c - exchange of texts between rank 0 and all others. One rank alone may run out of memory, so the ranks agree
- * on every error. */
+/* texts.c - exchange of texts between rank 0 and all others. A single rank may run out of memory, so the ranks agree on
+ * every error. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -182,7 +182,7 @@ static dt_err tree_finish(reduction *d, int64_t k)
     return DT_OK;
 }
 
-/** Add this node's pieces for (chunk, node) and send the sum there. */
+/** Add this node's blocks for (chunk, node) and send the sum to that node. */
 static dt_err tree_consume(void *arg, int64_t step)
 {
     reduction *d = arg;

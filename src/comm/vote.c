@@ -21,7 +21,7 @@ static const int64_t NO_RANK = INT64_MAX;
 static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
 static double smaller(double a, double b) { return isnan(a) || a < b ? a : b; }
 
-/* a comes from lower ranks than b. */
+/* a is from lower ranks than b. */
 static dt_vote_value combine(dt_vote_value a, dt_vote_value b)
 {
     switch (a.kind) {
@@ -100,7 +100,7 @@ static int owner_of(const dt_comm *comm, dt_err err)
 {
     char text[TEXT_SIZE];
     const int last = comm->mpi->failed_rank;
-    const char *message = dt_error_message(); /* empty after a vote, which reports to no rank */
+    const char *message = dt_error_message(); /* empty after a vote, which records no message */
     return last >= 0 && (!*message || !strcmp(message, failure_text(last, err, text))) ? last : comm->rank;
 }
 
@@ -189,7 +189,7 @@ dt_err dt_comm_sum_host_u64(const dt_axis *axis, uint64_t *values, int n)
     return reduce_host(axis, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
-/* Sums of words of which all but one are zero keep every bit. Ranks need not know which rank holds which word. */
+/* Sums of words of which all but one are zero keep every bit. No rank needs to know which rank has which word. */
 dt_err dt_comm_join_host(const dt_axis *axis, void *x, size_t nbytes)
 {
     enum { MAX_WORDS = 1 << 24 };

@@ -76,9 +76,9 @@ static const tool_row rows[] = {
      "with --add-tokens: add normal noise with this standard deviation to each new row (default 0: all new rows are "
      "equal)", 0, 1},
     {"dtype", "TYPE", WORD(dtype),
-     "fp32, bf16, or fp16 (directories only). Default for a directory: the type that the run computed with. If FROM is "
-     "a directory, or the checkpoint's weights come from one: their type there (fp32 if types are mixed). Default for "
-     "a checkpoint: bf16 if all weights are bf16, otherwise fp32, which stores all three types exactly", DT_ST_F32,
+     "fp32, bf16, or fp16 (directories only). Default for a directory: the type in which the run computed. If the "
+     "weights come from a directory: their type in that directory (fp32 if it has several types). Default for a "
+     "checkpoint: bf16 if all weights are bf16, otherwise fp32, which stores all three types exactly", DT_ST_F32,
      .words = "fp32,fp16,bf16"},
     {"strip-prefix", "P", TO(strip_prefix),
      "remove P (module., _orig_mod., base_model.model.) from the start of tensor names in FROM, a directory. A P that "

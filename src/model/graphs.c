@@ -8,8 +8,8 @@
  * They also depend on the number of sequences, which shrinks as texts end. A step is padded with unused tokens to 16,
  * 32 or a multiple of 64 sequences. This costs little, because reading the weights dominates.
  *
- * The first occurrence runs without recording, for two reasons. Devices may do one-time work that cannot be recorded.
- * Most steps with many tokens never repeat.
+ * The first occurrence runs without recording, for two reasons: devices may do one-time work that cannot be recorded,
+ * and most steps with many tokens never repeat.
  *
  * The table is small and has LRU replacement. The driver does not report the memory of a graph, so the plan omits
  * it. */

@@ -1,4 +1,4 @@
-/* vision_files.c - see vision_files.h. */
+/* vision_files.c - read, complete and write the files of image preprocessing. */
 #include "vision_files.h"
 #include "export_config.h"
 #include "dtrain/checkpoint/stored.h"

@@ -132,7 +132,7 @@ static dt_err replace(prometheus *p, bool running)
     return err;
 }
 
-/* The directory of a collector is no part of the run's results: if it cannot be written any more, the run continues. */
+/* The directory of a collector is not part of the run's results. If it becomes unwritable, the run continues. */
 static dt_err show(prometheus *p)
 {
     const dt_err err = replace(p, true);

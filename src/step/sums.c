@@ -1,4 +1,4 @@
-/* sums.c - values are stored in one list, the format of the vote. A sum knows its index in it. */
+/* sums.c - values are stored in one list, in the format of the vote. A sum has the index of its value in the list. */
 #include "dtrain/step/sums.h"
 #include <inttypes.h>
 #include <math.h>

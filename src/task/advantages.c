@@ -4,7 +4,7 @@
 #include <math.h>
 
 static const double SMALLEST_DEVIATION = 1e-4; /* added to the divisor */
-static const double NO_DEVIATION = 1e-8;       /* below this, a deviation is only rounding */
+static const double NO_DEVIATION = 1e-8;       /* a deviation below this is only rounding error */
 
 dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
 {

@@ -11,7 +11,7 @@ typedef struct language_model {
 
 void lm_open(dt_task *t);
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
-/** A micro-batch of t->valid: forward and metrics. Needs nothing of language_model. Collective. */
+/** A micro-batch of t->valid: forward and metrics. Does not use language_model. Collective. */
 dt_err lm_evaluate(dt_task *t, int64_t micro);
 
 #endif

@@ -1,6 +1,6 @@
-/* best.c - find the best validation, and decide when early stopping ends the run. As in the Trainer of transformers,
- * the best validation is the first with the best metric, regardless of the threshold. A validation counts as an
- * improvement only if it improves on the best by more than the threshold. */
+/* best.c - determine the best validation, and decide when early stopping ends the run. As in the Trainer of
+ * transformers, the best validation is the first with the best metric, regardless of the threshold. A validation counts
+ * as an improvement only if it improves on the best by more than the threshold. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>

@@ -35,7 +35,7 @@ static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
     return DT_OK;
 }
 
-/* The task was asked to stop during the validation, and all ranks know it. */
+/* The task was asked to stop during the validation, on all ranks. */
 static dt_err leave(validation_end *end)
 {
     dt_error_clear();

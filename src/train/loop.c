@@ -394,8 +394,8 @@ static dt_err vote_on_stop(dt_run *run, int *stop)
     return (dt_err)vote.err;
 }
 
-/* The task was asked to stop before the step's first gradient, for example in a rollout, and all ranks know it. The
- * step does not count, and its partial work is discarded. Finally the ranks agree on the reason for the stop. */
+/* The task was asked to stop before the step's first gradient, for example in a rollout, on all ranks. The step does
+ * not count, and its partial work is discarded. Finally the ranks agree on the reason for the stop. */
 static dt_err leave_step(dt_run *run, progress *p, int *stop)
 {
     dt_error_clear();

@@ -175,7 +175,7 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
 
 /* stop.c: early end of a run. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
-/* determines the time limit, if any: run.time_limit, 0: none, or the end of the job for a rank that sees it */
+/* determines the time limit: run.time_limit, or the end of the job on a rank whose environment reports it; 0: none */
 void run_stop_open(dt_time_limit *l, double time_limit, double start_s, bool sees_job);
 /* estimates the duration of the first save, of nbytes */
 void run_stop_estimate(dt_time_limit *l, double nbytes, int n_nodes);
@@ -247,7 +247,7 @@ bool run_saves_async(const dt_run *run);    /* is checkpoint.async in use? local
 size_t run_items_nbytes(const dt_run *run); /* size of the task's items in a checkpoint; local */
 dt_err run_open_saver(dt_run *run);         /* opens the saver and reserves that size; local */
 void run_close_saver(dt_run *run);          /* local */
-/* Saves the state of this step after any save in progress; at_once: it is published when the call returns */
+/* Saves the state of this step after any save in progress; at_once: the checkpoint is published on return */
 dt_err run_save(dt_run *run, progress *p, bool at_once);
 dt_err run_save_look(dt_run *run); /* adds the progress of this rank's writer to the vote of a step; local */
 dt_err run_save_go_on(dt_run *run, progress *p);  /* continues the save after that vote */

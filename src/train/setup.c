@@ -494,7 +494,7 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
-/* After an error in the model's settings the model is unknown, so later checks see no units. */
+/* After an error in the model's settings the model is unknown, so later checks have no units. */
 static dt_err drop_units(dt_run *run, dt_err err)
 {
     dt_model_free_units(run->units, run->n_units);

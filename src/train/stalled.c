@@ -51,7 +51,7 @@ static int64_t count_start(const dt_run *run)
     return 0;
 }
 
-/* Repeats the stop message without the advice to start again. */
+/* Repeat the stop message without the advice to start the run again. */
 static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 {
     char took[24];

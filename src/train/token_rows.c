@@ -1,5 +1,4 @@
-/* token_rows.c - trains only some tokens' rows: those of a catalogue's level tokens (recommendation.md "Fine-tuning").
- */
+/* token_rows.c - trains only the rows of a catalogue's level tokens (recommendation.md "Fine-tuning"). */
 #include "dtrain/recommend/catalogue.h"
 #include "dtrain/tokenizer/tokenizer.h"
 #include "run.h"

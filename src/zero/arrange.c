@@ -118,7 +118,7 @@ static void add_runs(zero_layout *l, const dt_zero_options *opt, zero_unit_layou
     ul->first_matrix = l->n_matrices;
     ul->first_span = l->n_spans;
     ul->all_trainable = true;
-    bool divided[2] = {false, false}; /* are there tensors that are not divided, and that are? */
+    bool divided[2] = {false, false}; /* [0]: a tensor is not divided; [1]: a tensor is divided */
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t row_len = t->n_elems / t->shape[0];
@@ -340,7 +340,7 @@ static int64_t n_in_one_span(const zero_layout *l, int u, int64_t x, int64_t sha
 }
 
 /** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. Within a span the
- *  lengths repeat after PERIOD shards, so a plan for a million ranks looks at few of them. */
+ *  lengths repeat after PERIOD shards, so a plan for a million ranks examines few of them. */
 static int64_t packed_len(const zero_layout *l, int a, int u)
 {
     enum { PERIOD = ZERO_PACKED_ALIGN / DT_SHARD_ALIGN };

@@ -9,13 +9,13 @@
  *  learning rate and the same decay setting, and are divided alike. */
 typedef struct zero_run {
     int64_t start, len;
-    bool decay, plain; /* plain: its states are fp32, whatever state_dtype is */
+    bool decay, plain; /* plain: its states are fp32 for any state_dtype */
     int lr_group;
     int matrix;   /* index of the matrix that it is; -1: none */
     bool divided; /* its tensors are divided on the axis tp; false: all ranks of that axis have the same */
 } zero_run;
 
-/** A matrix that an optimizer changes as a whole, and the rank that does. */
+/** A matrix that an optimizer changes as a whole, and the rank that computes the change. */
 typedef struct zero_matrix {
     int unit;
     int64_t start, rows, cols; /* start: in the unit's trained part */

@@ -24,7 +24,7 @@ typedef struct job {
     double work;
 } job;
 
-/** Most work first; of equal work the first matrix. */
+/** Order: most work first; with equal work the lower index first. */
 static int by_work(const void *a, const void *b)
 {
     const job *x = a, *y = b;
@@ -191,7 +191,7 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
 
 /* ---- at the owners ----------------------------------------------------------------------------------------------- */
 
-/** Sums of squares of the own matrices, in the host's scratch: one wait for all of them. */
+/** Sums of squares of this rank's matrices, in the host's scratch, with one wait for all of them. */
 static dt_err sum_squares(dt_zero *z)
 {
     for (int i = 0; i < z->lay.n_matrices; i++) {

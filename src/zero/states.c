@@ -110,7 +110,7 @@ const char *dt_zero_state_name(const dt_zero *z, dt_state s)
     return s == DT_STATE_PARAM ? NULL : z->opt.optimizer->state_names[s - DT_STATE_OPTIMIZER];
 }
 
-/** Are the states of its tensor fp32, whatever state_dtype is? */
+/** Are the states of its tensor fp32 for any state_dtype? */
 static bool is_plain(const dt_zero *z, const dt_slice *p)
 {
     return dt_zero_keeps_fp32(z->lay.state_dtype, &z->units[p->unit].tensors[p->tensor]);

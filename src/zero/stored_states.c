@@ -47,7 +47,7 @@ static dt_err load(const position *p, int k, int64_t n)
 /** t: the number of this update. */
 static dt_err store(const position *p, int k, int64_t n, int64_t t)
 {
-    enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* maximum of an element in a unit (arrange.c), of t */
+    enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* bits of an element's index in a unit (arrange.c), and of t */
     const dt_zero *z = p->z;
     const dt_device_ops *ops = p->s->dev->ops;
     void *to = entry(p, zero_state_array(k));

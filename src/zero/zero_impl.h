@@ -89,7 +89,7 @@ struct dt_zero {
      * squares; in host memory the own shard of directions, if the host updates */
     dt_buf direction, blocks, owned_matrices, matrix_scratch, matrix_sums, host_direction;
     int64_t n_matrix_calls;
-    dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
+    dt_buf scratch; /* consecutive fp32 states of scratch_len elements each */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched; /* maximum |g| of own gradients, per unit; slot 0 is the work slot */

@@ -44,7 +44,7 @@ typedef struct dt_modules {
 } dt_modules;
 
 /** A rank or alpha for some modules: a regular expression must match the whole path, or the rest of it after a ".". The
- *  first match counts. */
+ *  first match is used. */
 typedef struct dt_module_value {
     char *pattern;
     double value;
@@ -88,8 +88,8 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
  *  matmul serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules matches no layer, or one that cannot
  *  have adapters. DT_ERR_DATA: the adapters of a file or checkpoint belong to another model. DT_ERR_MEMORY. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
-/** Comparison of two descriptions on the modules of some units, however they are written: same adapted layers, same
- *  modules trained whole, and same ranks and alphas for the modules that b adapts. */
+/** Comparison of the meaning of two descriptions for the modules of some units: same adapted layers, same modules
+ *  trained whole, and same ranks and alphas for the modules that b adapts. */
 typedef struct dt_lora_alike {
     bool layers, saved, ranks, alphas;
 } dt_lora_alike;
@@ -109,8 +109,8 @@ dt_err dt_lora_store_base(const dt_lora *l, dt_unit *units, int n_units);
 /** The same for the matrices that are quantised in the units of another model with the same shape. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, dt_unit *units, int n_units);
 
-/** Do adapters make a tied head differ from its embedding? True if one of the two has an adapter: as in PEFT, they do
- *  not share adapters. */
+/** Do adapters make a tied head differ from its embedding? True if one of the two has an adapter, because they do not
+ *  share adapters (as in PEFT). */
 bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /** Does modules_to_save match the module of this tensor? */

@@ -2,7 +2,7 @@
  * ranks read them. A format provides a locator: this header has that of safetensors files, checkpoint.h that of
  * checkpoints, and src/pretrained that of adapters.
  *
- * Only for these rooms; all others load through checkpoint.h and pretrained.h. Functions are Local unless they say
+ * Only for these modules; all others load through checkpoint.h and pretrained.h. Functions are Local unless marked
  * Collective. */
 #ifndef DTRAIN_STORED_H
 #define DTRAIN_STORED_H

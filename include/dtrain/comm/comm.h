@@ -5,13 +5,12 @@
  * comm.backend moves tensors. "mpi" uses shared memory windows within a node and MPI between nodes; device memory that
  * the host cannot access is staged in pinned memory. "nccl" uses NCCL. Votes and small host values always use MPI.
  *
- * Contract of every function that says `Collective`: all ranks of the run, or of the axis, call it, in the same order
- * relative to other collectives, with the same counts, types and root. A function that says `Local` does not
- * communicate.
- * `Agreed` means that all ranks return the same code (dt_comm_agree), except DT_ERR_COMM. Arguments of collectives on
- * tensors are memory of comm->dev, device or host. They are borrowed until the stream is synchronised, and results are
- * valid after dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results
- * are valid when the call returns.
+ * Functions marked `Collective`: all ranks of the run, or of the axis, call them in the same order relative to other
+ * collectives, with the same counts, types and root. Functions marked `Local` do not communicate. `Agreed` means that
+ * all ranks return the same code (dt_comm_agree), except DT_ERR_COMM. Arguments of collectives on tensors are memory of
+ * comm->dev, device or host. They are borrowed until the stream is synchronised, and results are valid after
+ * dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results are valid
+ * when the call returns.
  *
  * Axes. A module uses the axis that it needs (dt_mesh). Only comm and main use the rank and the number of ranks of the
  * run. dt_comm_first selects the one rank that writes files.
@@ -144,7 +143,7 @@ typedef struct dt_neighbour {
     int pid; /* 0: the process is in another PID namespace */
 } dt_neighbour;
 
-/** A communicator. The caller may set the fields that say so; all others are read-only. */
+/** A communicator. The caller may set the fields marked "set by the caller"; all others are read-only. */
 struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* within this node */
@@ -278,11 +277,11 @@ static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? a
 
 /** The axis of all ranks, for host values. Local. */
 static inline const dt_axis *dt_comm_all(const dt_comm *comm) { return &comm->mesh.world; }
-/** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
+/** Is this the rank that writes shared files and reports for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
 /** This rank's number, for messages. Local. */
 static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
-/* What the ranks of a node share, whatever their axes: its devices, memory and disks. */
+/* Resources that the ranks of a node share, independent of axes: devices, memory and disks. */
 /** Number of this rank among those of its node, which selects its device. Local. */
 static inline int dt_comm_number_on_node(const dt_comm *comm) { return comm->local_rank; }
 /** Number of ranks of this rank's node. Local. */
@@ -382,7 +381,7 @@ dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t 
 dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root, dt_stream *stream);
 
 /** Send to one rank of an axis and receive from another. Collective on the axis, with the same nbytes; asynchronous on
- *  stream. A rank that another names in `to` names that rank in `from`.
+ *  stream. If rank a passes b as `to`, rank b passes a as `from`.
  *
  *  send      in   [nbytes]; must not overlap recv
  *  to, from  ranks of the axis, or -1: sends, or receives, nothing. Both or neither may be this rank
@@ -460,14 +459,14 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
 /** Reserve space for votes of n_values values. Local. DT_ERR_MEMORY. */
 dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values);
 
-/** Check that a file that each rank read for itself is the same everywhere: fingerprint, any hash of what was read,
- *  must equal rank 0's. Collective on comm, synchronous, agreed. DT_ERR_DATA: a rank's differs. DT_ERR_COMM. */
+/** Check that all ranks have read the same content of a file. fingerprint: any hash of that content; it must equal rank
+ *  0's. Collective on comm, synchronous, agreed. DT_ERR_DATA: a rank's differs. DT_ERR_COMM. */
 dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint);
 
 /** Return the error code of the lowest failing rank on all ranks; DT_OK if none failed. Collective on comm,
  *  synchronous: one MPI_Allreduce.
  *
- *  err  this rank's error. A failing rank keeps its own message; a rank that passed DT_OK records the message
+ *  err  this rank's error. A failing rank keeps its own message. A rank that passed DT_OK records the message
  *       "rank R failed: <dt_error_words>". Only rank R prints (dt_comm_prints_error)
  *
  *  DT_ERR_COMM: the exchange failed. A rank that failed in dt_comm_attach without an agreement gets its own err back
@@ -505,7 +504,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size);
 
 /* ---- for plans --------------------------------------------------------------------------------------------------- */
 
-/** What the staging of a transport depends on. */
+/** Parameters that determine the staging of a transport. */
 typedef struct dt_comm_shape {
     int nranks, ranks_per_node;
     int max_sharing;    /* maximum number of ranks on a device */
@@ -516,7 +515,7 @@ typedef struct dt_comm_shape {
 /** Memory of a rank's staging buffers. Local. On a device that was opened to plan, "nccl" counts as available. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
 
-/** Bytes of the transport nccl's staging in device memory, for blocks of the other ranks of nranks. Local. */
+/** Bytes of device memory that the transport nccl needs for staging, for blocks of the other ranks of nranks. Local. */
 size_t dt_nccl_staging_of(int nranks);
 
 /** Open a communicator for a plan: rank 0 of nranks that do not exist, on a counting device (counting_device.h). Local.

@@ -1,6 +1,7 @@
-/* core.h - shared by all rooms: errors, log, memory accounting, clocks, cores, phases, fault injection, random numbers.
+/* core.h - shared by all modules: errors, log, memory accounting, clocks, cores, phases, fault injection, random
+ * numbers.
  *
- * Nothing here knows MPI: every function is Local. The log, the last error of a thread and the injected faults are the
+ * core does not use MPI: every function is Local. The log, the last error of a thread and the injected faults are the
  * only global state. CUDA sources include this header as C++, which lacks C's atomic types, so types that contain them
  * are hidden there. */
 #ifndef DTRAIN_CORE_H
@@ -45,7 +46,7 @@ const char *dt_error_words(dt_err err);
  *
  *  Returns err. */
 dt_err dt_fail(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#ifdef __clang_analyzer__ /* which sees one file at a time: an error is never DT_OK */
+#ifdef __clang_analyzer__ /* it analyses one file at a time, so it must know that an error is never DT_OK */
 #define dt_fail(err, ...) ((dt_fail)(err, __VA_ARGS__), (err))
 #endif
 
@@ -258,12 +259,12 @@ static inline bool dt_is_float(dt_dtype t) { return t == DT_F32 || t == DT_BF16 
 /* array is the address of the pointer to the elements, which the caller frees. fmt is the message of DT_ERR_MEMORY, as
  * in dt_fail. The macros return the error from the calling function, as DT_TRY does. */
 
-/** Allocate n zeroed elements; n 0 gives an address, too. NULL on error. */
+/** Allocate n zeroed elements; for n = 0 the address is not NULL either. NULL on error. */
 dt_err dt_alloc(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /** Change the number of elements to n; new ones are not initialised. Unchanged on error, as with dt_grow. */
 dt_err dt_resize(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/** Make room for element n of an array that has n elements. Its capacity is a power of two and follows from n, so that
- *  the caller stores none. The array must not be allocated in another way. */
+/** Make space for element n of an array that has n elements. The capacity is a power of two that follows from n, so the
+ *  caller does not store it. The array must not be allocated in another way. */
 dt_err dt_grow(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /** Copy a text. NULL on error. */
 dt_err dt_copy_text(char **copy, const char *text, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -500,8 +501,8 @@ static inline uint64_t dt_mix64(uint64_t x)
 
 static inline float dt_u32_to_unit(uint32_t u) { return (float)(u >> 8) * 0x1p-24f; } /* [0, 1) */
 
-/** out[i] = N(0, std^2), 0 <= i < n, for the elements first .. first + n - 1 of a tensor: the same values however the
- *  tensor is divided. Box-Muller on Philox words. Uses OpenMP threads if n is large.
+/** out[i] = N(0, std^2), 0 <= i < n, for the elements first .. first + n - 1 of a tensor: the same values for any
+ *  division of the tensor. Box-Muller on Philox words. Uses OpenMP threads if n is large.
  *
  *  key, tensor  the random stream
  *  out          out  [n], host */

@@ -2,7 +2,7 @@
  * tensors.
  *
  * ZeRO gathers, reduces and shards units, activation checkpointing recomputes them, and checkpoints name their tensors.
- * The model makes the tables, and ZeRO owns the buffers. In a step they interact only through dt_param_source. Every
+ * The model builds the tables, and ZeRO owns the buffers. In a step they interact only through dt_param_source. Every
  * function is Local. */
 #ifndef DTRAIN_UNIT_H
 #define DTRAIN_UNIT_H

@@ -346,7 +346,7 @@ typedef struct dt_make_options {
     int64_t n_shards;
     uint64_t shard_nbytes;                                    /* of the output (dt_commit) */
     const atomic_bool *stop;                                  /* polled: true ends with DT_ERR_STOP; may be NULL */
-    void (*progress)(void *self, const dt_make_stats *stats); /* called now and then; may be NULL */
+    void (*progress)(void *self, const dt_make_stats *stats); /* called at intervals; may be NULL */
     void *progress_self;
 } dt_make_options;
 

@@ -59,7 +59,7 @@ void dt_buf_free(dt_buf *b);
 
 /* ---- operations of a backend ------------------------------------------------------------------------------------- */
 
-/** Functions of a backend. Those that may be NULL say so. */
+/** Functions of a backend. Comments mark those that may be NULL. */
 typedef struct dt_device_ops {
     const char *name; /* value of run.device that selects it */
     /** Does this machine have such a device now? why: out [why_size], the reason if not. For "auto". NULL: yes. Opens
@@ -67,8 +67,8 @@ typedef struct dt_device_ops {
     bool (*is_there)(char *why, size_t why_size);
 
     dt_err (*open)(dt_device *dev, int local_rank, int n_threads);
-    /** Open dev for size queries only (..._elems, dt_device_overhead, memory_free) and for attention_prepare's
-     *  questions to the library. The device itself is not used. */
+    /** Open dev for size queries only (..._elems, dt_device_overhead, memory_free) and for attention_prepare's queries
+     *  to the library. The device itself is not used. */
     dt_err (*plan)(dt_device *dev, int n_threads);
     void (*close)(dt_device *dev);
     /** Make all later results independent of the number of threads, which may cost time. NULL: they always are. */
@@ -92,8 +92,8 @@ typedef struct dt_device_ops {
     size_t (*memory_free)(const dt_device *dev);
     /** Bytes that the backend and its libraries hold in addition to what the ledger counts. */
     size_t (*overhead)(const dt_device *dev);
-    /** Bytes of the device's memory taken, by any process, since before this process used it; SIZE_MAX if unknown.
-     *  NULL: unknown. The part that the ledger does not count is compared with overhead. */
+    /** Growth of the device's used memory, over all processes, since before this process used it, in bytes; SIZE_MAX if
+     *  unknown. NULL: unknown. The part that the ledger does not count is compared with overhead. */
     size_t (*memory_taken)(const dt_device *dev);
 
     /* memory; use dt_buf_* */
@@ -221,7 +221,7 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
  *  first device that exists. "cuda" needs neither CUDA nor its shared object (gpu_sizes.h). Errors as
  *  dt_device_open. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
-/** Open the CPU itself, whatever DTRAIN_DEVICE is: for computation in host memory in addition to another device.
+/** Open the CPU itself, regardless of DTRAIN_DEVICE: for computation in host memory in addition to another device.
  *  planning: as dt_device_open_to_plan. */
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger);
 /** Close a device. All its buffers and streams must be freed. Safe on {0}; leaves {0}. */

@@ -28,9 +28,9 @@ enum { DT_TRIAL_ELEMS = 51 * 51 };
 typedef dt_err dt_matmul_function(void *library, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /** Does `run` compute matmuls of mm's form (types, transposes, accumulate, addend, bias), sizes and row distances?
- *  Pointers only say which operands exist; fp32 and bf16. Libraries have been wrong for some forms and versions (oneDNN
- *  3.7 ignores strides of single rows and columns), so a backend tries each form once. The matrices contain small
- *  integers: every sum is exact in bf16, so the result must be equal, and gaps between the rows of C must be
+ *  Pointers only indicate which operands exist; fp32 and bf16. Libraries have been wrong for some forms and versions
+ *  (oneDNN 3.7 ignores strides of single rows and columns), so a backend tries each form once. The matrices contain
+ *  small integers: every sum is exact in bf16, so the result must be equal, and gaps between the rows of C must be
  *  unchanged. */
 bool dt_matmul_is_right(const dt_matmul *mm, dt_matmul_function *run, void *library);
 

@@ -45,7 +45,7 @@ typedef struct dt_scaled {
     int finer;             /* of nf4.h: each group is stored 2^finer times, once for each part of it */
 } dt_scaled;
 
-/** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), as the epilogue says.
+/** C[m,n] from P = op(A)[m,k] op(B)[k,n] (+ D) (+ bias[n] on every row), followed by the epilogue.
  *
  *  P is a float sum, rounded once when it is stored. An epilogue may use P before or after rounding (act_of_aux). A
  *  GPU's library may round op(A) op(B) to bf16 before it adds D and bias. Pointers are device memory; NULL: no such
@@ -216,8 +216,8 @@ typedef struct dt_attention {
     float dropout_p;
     uint64_t dropout_key;      /* step and layer mixed in by the caller */
     const uint64_t *token_key; /* [n_tok], NULL without dropout */
-    /* only forward without lse and dropout, for few queries: a row of out has the same bits whatever the other queries
-     * of the call are */
+    /* only forward without lse and dropout, for few queries: a row of out has the same bits for any other queries of
+     * the call */
     bool batch_invariant;
     /* all sequences have max_q_len queries and the keys of the same rows: kv_start = q_start, kv_len = n_q. A library
      * that was prepared for the shape may compute the call (attention_prepare) */

@@ -240,9 +240,9 @@ DT_OP_ELEMENTS(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key),
                VAL(uint64_t, first), VAL(int64_t, n))
 DT_MOVES(round_stochastic, nbytes(x->n, DT_F32) + nbytes(x->n, DT_BF16))
 
-/** Codes and scales of x (block8.h). codes: [n]; absmax: [ceil(n / DT_BLOCK8)]. The code is the nearest value of
- *  x / absmax, except that a negative x has a negative value. A block of
- *  zeros has absmax 0. A block with NaN has absmax NaN. positive: x is never negative. */
+/** Codes and scales of x (block8.h). codes: [n]; absmax: [ceil(n / DT_BLOCK8)]. The code is the nearest value of x /
+ *  absmax, except that a negative x has a negative value. A block of zeros has absmax 0. A block with NaN has absmax
+ *  NaN. positive: x is never negative. */
 DT_OP(quantise_blocks, IN(float, x), OUT(uint8_t, codes), OUT(float, absmax), VAL(bool, positive), VAL(int64_t, n))
 DT_MOVES(quantise_blocks, nbytes(x->n, DT_F32) + nbytes(x->n, DT_U8) + nbytes(x->n, DT_F32) / DT_BLOCK8)
 

@@ -113,8 +113,8 @@ hid_t dt_h5_open_array(hid_t file, const char *name);
 /** Validate an array and describe it. DT_ERR_DATA naming path and name: unknown type, external storage, data beyond the
  *  end of the file, or sizes that overflow. */
 dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array *a);
-/** Read the elements first .. first+n-1 in row-major order through HDF5, whatever the storage layout. out: out [n] of
- *  the file's element type. DT_ERR_DATA. */
+/** Read the elements first .. first+n-1 in row-major order through HDF5, for any storage layout. out: out [n] of the
+ *  file's element type. DT_ERR_DATA. */
 dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h5_array *a, int64_t first, int64_t n,
                       void *out);
 /** dt_checksum of the whole array, read through a buffer of a few MiB. sum: out. DT_ERR_DATA, DT_ERR_MEMORY. */
@@ -177,8 +177,8 @@ dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *w
 int dt_open_unnamed(const char *folder);
 /** Bytes that this user may still write on the disk of a directory. False: the file system does not report it. */
 bool dt_free_space(const char *folder, double *nbytes);
-/** DT_ERR_WRITE, naming path and what, if the disk of a directory has less than nbytes free. A first check only;
- *  dt_reserve_file is what counts. */
+/** DT_ERR_WRITE, naming path and what, if the disk of a directory has less than nbytes free. This is only a first
+ *  check; dt_reserve_file decides. */
 dt_err dt_check_space(const char *folder, const char *path, double nbytes, const char *what);
 /** Create a directory and its parents. An existing directory is no error. DT_ERR_WRITE. */
 dt_err dt_make_dirs(const char *path);

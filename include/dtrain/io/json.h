@@ -12,11 +12,11 @@
 
 enum {
     DT_JSON_ANY = 1,      /* the text may be any value; default: an object or an array */
-    DT_JSON_LAST_KEY = 2, /* of duplicate keys the last counts, as in Python; default: an error */
+    DT_JSON_LAST_KEY = 2, /* the last of duplicate keys is used, as in Python; default: an error */
     DT_JSON_NUL = 4,      /* strings may contain U+0000: the caller uses json_string_length */
     DT_JSON_NUL_KEYS = 8, /* keys may contain U+0000: the caller reads keys through dt_json_key */
-    DT_JSON_RECORD = 16   /* the text is part of a file: places in messages are counted within the text */
-};                        /* the text is part of a file: messages count lines within the text */
+    DT_JSON_RECORD = 16   /* the text is part of a file: messages count lines within the text */
+};
 
 /** Parse a JSON text. An integer beyond 64 bits becomes a real. NaN, Infinity and -Infinity become the strings of these
  *  names. A real beyond the range of double becomes the largest double.

@@ -2,7 +2,7 @@
  * processes. algorithms.md 8.3. Every function is Local.
  *
  * A file is the length of its header (8 bytes, little-endian), the header (JSON: {name: {dtype, shape, data_offsets}}),
- * and the tensors' bytes, one after the other. A model is one file, model.safetensors, or several with
+ * and the tensors' bytes, consecutively. A model is one file, model.safetensors, or several with
  * model.safetensors.index.json, which maps tensors to files. */
 #ifndef DTRAIN_SAFETENSORS_H
 #define DTRAIN_SAFETENSORS_H

@@ -1,6 +1,6 @@
 /* seal.h - a checksum of everything in an HDF5 file except its arrays: superblock, groups, attributes, block checksums.
  *
- * It is stored after the end of the HDF5 data, where HDF5 does not look, so other readers are not affected. HDF5 1.10
+ * It is stored after the end of the HDF5 data, which HDF5 does not read, so other readers are not affected. HDF5 1.10
  * may crash on damaged metadata. Every HDF5 file is therefore opened through dt_h5_open (io.h), which verifies the seal
  * of the raw bytes before HDF5 reads any of them. */
 #ifndef DTRAIN_SEAL_H

@@ -1,13 +1,13 @@
 /* swap_file.h - a file for offloaded states of a model: asynchronous reads and writes that bypass the page cache. The
- * file has no name and disappears when the process ends, however it ends. Every function is Local.
+ * file has no name and disappears when the process ends, also after a kill. Every function is Local.
  *
  * A file belongs to one rank and is used by one thread. Requests complete in any order: to read what is being written,
  * write what is being read, or reuse memory of a request, wait for that request first.
  *
- * A request is divided into transfers of at most DT_SWAP_TRANSFER bytes, which the kernel executes concurrently to the
- * program. At most `depth` transfers are in flight; the others are queued in the order of
- * submission, and each call on the file starts queued transfers. To have all requests in flight at once, set depth to
- * at least the sum of dt_swap_transfers over them.
+ * A request is divided into transfers of at most DT_SWAP_TRANSFER bytes, which the kernel executes concurrently with
+ * the program. At most `depth` transfers are in flight; the others are queued in the order of submission, and each call
+ * on the file starts queued transfers. To have all requests in flight at once, set depth to at least the sum of
+ * dt_swap_transfers over them.
  *
  * Transfers use io_uring, or the C library's POSIX AIO if the program was built without liburing or the kernel refuses
  * io_uring (old kernels, most containers). If no thread can be created (process limit), the calling thread does the

@@ -124,8 +124,8 @@ const char *dt_classifier_architecture(const dt_family *family);
 /** Family number i, in the order of model_types.h; NULL after the last. */
 const dt_family *dt_family_at(int i);
 
-/** Make the units of a model, all trained (see dt_units_choose_trained). Unit 0 is the embedding; the head (final norm,
- *  and lm_head.weight unless tied) is the last unit of the language model.
+/** Build the units of a model, all trained (see dt_units_choose_trained). Unit 0 is the embedding; the head (final
+ *  norm, and lm_head.weight unless tied) is the last unit of the language model.
  *
  *  Names are those of transformers' save_pretrained; GPT-2 has the prefix "transformer.", which the first published
  *  files lack. One group each: q, k, v weights; q, k, v biases; gate and up weights; gate and up biases. A

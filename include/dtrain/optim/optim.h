@@ -49,7 +49,7 @@ typedef struct dt_matrix_optimizer {
     /** Change a matrix of directions x [rows, cols] in place. sum_squares: of its elements. */
     dt_err (*matrix)(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
                      double sum_squares, void *scratch, dt_stream *stream);
-    /** Update parameters in a matrix [rows, cols] from directions as `matrix` left them. */
+    /** Update parameters in a matrix [rows, cols] from directions that `matrix` has changed. */
     dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const dt_update_range *r);
 } dt_matrix_optimizer;
 

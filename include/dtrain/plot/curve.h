@@ -18,7 +18,7 @@ typedef enum dt_axis { DT_AXIS_STEP, DT_AXIS_TOKENS, DT_AXIS_TIME } dt_axis;
  *  the line before it. c: out. DT_ERR_MEMORY. */
 dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_axis axis);
 /** Smooth a curve: the mean of up to `window` points around each point, with linearly decreasing weights. The window is
- *  shorter, but centred, at the start, and one-sided at the end. max_points > 0: only at about so many points, evenly
+ *  shorter, but centred, at the start, and one-sided at the end. max_points > 0: only about this many points, evenly
  *  spaced and including the last. out: out. DT_ERR_MEMORY. */
 dt_err dt_curve_smooth(dt_curve *out, const dt_curve *c, int64_t window, int64_t max_points);
 /** Reduce a curve to about max_points: the minimum and maximum of each range of points, so that the outline is kept. */

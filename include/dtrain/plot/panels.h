@@ -20,7 +20,7 @@ typedef struct dt_look {
 } dt_look;
 
 typedef struct dt_series {
-    dt_curve curve; /* owned by the picture; without points: only an entry of the legend, in a neutral colour */
+    dt_curve curve; /* owned by the plot; without points: only an entry of the legend, in a neutral colour */
     dt_look look;
     char *title; /* in the legend; "": none */
 } dt_series;

@@ -25,8 +25,13 @@ enum { DT_ITEMS_USUAL_DEPTH = 8 }; /* if the items' tokens are unknown */
  *  tokenizer, and for a catalogue that could not be read, DT_ITEMS_USUAL_DEPTH, at most `otherwise`. Local. */
 int32_t dt_generation_items_depth(const dt_generation_items *items, int32_t otherwise);
 
-/** The target of a prompt, which its answer names. Local. prompts with answers text out its SID without surrounding
- *  text, malloc'ed item out the first item with this SID; -1: none DT_ERR_DATA, DT_ERR_MEMORY. */
+/** Find the target of a prompt, which its answer names. Local.
+ *
+ *  prompts  with answers
+ *  text     out  its SID without surrounding text, malloc'ed
+ *  item     out  the first item with this SID; -1: none
+ *
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_generation_items_target(const dt_generation_items *items, dt_loader *prompts, int64_t prompt, char **text,
                                   int32_t *item);
 

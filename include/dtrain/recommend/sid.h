@@ -190,7 +190,7 @@ dt_err dt_rqvae_books(const dt_rqvae *v, dt_sid_book *books);
 /** Groups of two or more items with the same SID, in the order of their first items. */
 typedef struct dt_sid_groups {
     int64_t n_groups, n_items;
-    int64_t *item;  /* [n_items] groups one after the other, ascending in each */
+    int64_t *item;  /* [n_items] consecutive groups, ascending in each */
     int64_t *start; /* [n_groups + 1] */
 } dt_sid_groups;
 /** Find the groups. code: in [L][n], by level. n_distinct: out, number of SIDs in use. Local. DT_ERR_MEMORY. */

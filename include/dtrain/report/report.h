@@ -56,7 +56,7 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt);
 dt_err dt_report_train(dt_report *r, const dt_train_record *rec);
 /** Report a validation after a step. DT_ERR_WRITE. */
 dt_err dt_report_validation(dt_report *r, int64_t step, double loss, const dt_metric *more, int n_more);
-/** Show what a long step is doing in the progress line, now and then. */
+/** Show the present activity of a long step in the progress line, at limited intervals. */
 void dt_report_activity(dt_report *r, int64_t step, const char *text);
 /** End the progress line, so that the next output begins a new line. */
 void dt_report_end_line(dt_report *r);

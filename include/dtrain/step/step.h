@@ -89,7 +89,7 @@ typedef struct dt_task_buffers {
 
 typedef struct dt_task dt_task;
 
-/** A task. Functions that may be NULL say so. */
+/** A task. Comments mark functions that may be NULL. */
 typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
     /* true: it takes optimizer steps, saves and resumes. false: a run is one validation, without gradients and
@@ -141,7 +141,7 @@ typedef struct dt_task_ops {
     /** For dtrain-info: number of steps of a whole run, from samples_per_epoch and samples_per_step in its records; 0:
      *  unknown before its end. NULL: run.epochs decides. Local. */
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
-    /** The step at which a run resumes after so many samples, whatever its batch size was. Local. */
+    /** The step at which a run resumes after this many samples, for any earlier batch size. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
     /** Add the state that a resume needs in addition to the data position; rank 0's items are stored. Collective,
      *  agreed. NULL, also for load: none. */
@@ -168,7 +168,7 @@ typedef struct dt_task_part_ops {
 
 enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48 };
 
-/** A task of a run. The run lends its objects before `check`, unless a field says otherwise. */
+/** A task of a run. The run lends its objects before `check`, except where noted. */
 struct dt_task {
     const dt_task_ops *ops;
     void *self; /* the task's own */

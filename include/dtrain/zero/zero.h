@@ -15,7 +15,7 @@
  * counts it in the norm and writes it into checkpoints. The owners then exchange the sums, and all make the same
  * update.
  *
- * Functions are Local unless they say Collective, which means over all ranks of the communicator (comm.h). */
+ * Functions are Local unless marked Collective: over all ranks of the communicator (comm.h). */
 #ifndef DTRAIN_ZERO_H
 #define DTRAIN_ZERO_H
 

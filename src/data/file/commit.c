@@ -106,7 +106,8 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
     return DT_OK;
 }
 
-/* n_shards of about equal size: shard s ends at the first sample at or beyond total * (s + 1) / n_shards bytes. */
+/* Cut into n_shards of about equal size: shard s ends at the first sample at or beyond total * (s + 1) / n_shards
+ * bytes. */
 static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;

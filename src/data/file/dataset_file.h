@@ -85,8 +85,8 @@ dt_err dt_dataset_each_block(dt_dataset *d, int part, dt_documents_fn *fn, void 
 /** Read the weights of samples first .. first+n-1. The file must have weights. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);
 
-/** Hash of the file's size, head and checksums, or of another program's file, of all offsets and 64 pieces of its
- *  tokens. Ranks compare it to detect that they opened different files, and runs that they resume with other data. */
+/** Hash of the file's size, head and checksums. For a file of another program: of all offsets and 64 segments of its
+ *  tokens. Ranks compare it to detect different files. A resumed run compares it to detect other data. */
 dt_err dt_dataset_fingerprint(dt_dataset *d, uint64_t *hash);
 
 #endif

@@ -245,8 +245,8 @@ static dt_err hash_offsets(void *hash, int64_t first, int64_t n, const uint64_t 
     return DT_OK;
 }
 
-/* Hash all offsets, and the tokens at evenly spaced places: datasets of other programs have no checksums, and the named
- * file may be only a part of them. */
+/* Hash all offsets, and the tokens at evenly spaced positions: datasets of other programs have no checksums, and the
+ * named file may be only a part of them. */
 static dt_err hash_documents(dt_dataset *d, uint64_t *hash)
 {
     const dt_array *tokens = tokens_of(d, DT_SIDE_FIRST);

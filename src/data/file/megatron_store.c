@@ -53,7 +53,7 @@ static bool is_megatron(const char *path, const char *head, size_t n_head)
     char *idx = sibling(path, ".idx");
     const bool is = idx && access(idx, F_OK) == 0, hdf5 = n_head >= 4 && memcmp(head, "\x89HDF", 4) == 0;
     free(idx);
-    return is || (!hdf5 && memchr(head, 0, n_head)); /* binary, but its index is missing: open names it */
+    return is || (!hdf5 && memchr(head, 0, n_head)); /* binary, but its index is missing: open reports this */
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

@@ -33,8 +33,7 @@ struct dt_array {
     _Atomic uint8_t *verified; /* [blocks / 8]: one bit per block; NULL: blocks are not verified */
 };
 
-/** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it lies inside
- *  the file.
+/** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it is inside the file.
  *  file_nbytes: size of the file that fd reads. dt_array_close is safe on {0} and after an error. */
 dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
                      int types);
@@ -64,8 +63,7 @@ static inline hid_t dt_array_hdf5_type(int type, bool in_file)
     }
 }
 
-/** Read elements first .. first+n-1 in native byte order. A block with a checksum is verified when it is
- *  first read.
+/** Read elements first .. first+n-1 in native byte order. A block with a checksum is verified when it is first read.
  *  DT_ERR_DATA: the file is too short, or a block does not match its checksum. */
 dt_err dt_array_read(const dt_array *a, int64_t first, int64_t n, void *out);
 

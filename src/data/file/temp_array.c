@@ -1,6 +1,6 @@
 /* temp_array.c - the arrays of the final file must be contiguous, so that runs can read them with pread. An HDF5 array
  * that grows is chunked. Arrays therefore grow in temporary files and are copied when their length is known. The
- * unnamed file disappears with the process, however it ends. */
+ * unnamed file disappears when the process ends, also after a kill. */
 #include "temp_array.h"
 #include "dtrain/io/io.h"
 #include <errno.h>

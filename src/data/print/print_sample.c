@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_TOKENS = 1024 }; /* shown of a file without document boundaries */
+enum { HEAD_TOKENS = 1024 }; /* tokens shown of a file without document boundaries */
 
 void dt_print_bytes(const char *bytes, size_t n)
 {

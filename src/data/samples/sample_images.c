@@ -1,4 +1,5 @@
-/* sample_images.c - the images of samples. In a text, an image is a run of placeholders; runs and images must match. */
+/* sample_images.c - the images of samples. In a text, an image is a sequence of placeholders. Sequences and images must
+ * match. */
 #include "sample_images.h"
 #include "../kinds/kinds.h"
 #include "samples.h"

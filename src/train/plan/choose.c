@@ -1,6 +1,6 @@
-/* choose.c - decide about memory before a run allocates it. A configuration that cannot fit is refused with the
- * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is
- * used. */
+/* choose.c - check and choose the memory layout before a run allocates memory. A configuration that cannot fit is
+ * refused with the smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on
+ * every rank is used. */
 #include "../run.h"
 #include <stdlib.h>
 

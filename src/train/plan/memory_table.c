@@ -1,6 +1,5 @@
 /* memory_table.c - memory by category and memory space, for users: rows of 74 columns, for --plan and for the start of
- * a run.
- */
+ * a run. */
 #include "memory_table.h"
 #include "../run.h"
 #include <inttypes.h>
