@@ -201,7 +201,13 @@ struct capped {
 __device__ inline score_rule rule_of(const dt_attention &at) { return {at.scale / at.softcap, at.softcap / at.scale}; }
 __device__ inline capped cap_score(const score_rule &rule, float x)
 {
-    const float e = exp2f(x * rule.in * (2.0f * LOG2_E)), t = 1.0f - __fdividef(2.0f, 1.0f + e);
+    const float u = x * rule.in, s = u * u; /* near 0, a polynomial (Cephes): 1 - 2 / (1 + e) cancels there */
+    float q = fmaf(-0.00570498873f, s, 0.0206390888f);
+    q = fmaf(q, s, -0.0537397155f);
+    q = fmaf(q, s, 0.133314422f);
+    q = fmaf(q, s, -0.333332819f);
+    const float e = exp2f(u * (2.0f * LOG2_E)), big = 1.0f - __fdividef(2.0f, 1.0f + e),
+                t = s < 0.390625f ? fmaf(u * s, q, u) : big;
     return {rule.out * t, fmaf(-t, t, 1.0f)};
 }
 

@@ -43,6 +43,8 @@ static const attention_case cases[] = {
     {1, {70}, {133}, 2, 2, 256, .window = 50, .softcap = 2.0f},
     {2, {64, 17}, {0}, 2, 2, 64, .dropout_p = 0.25f, .softcap = 1.0f, .sinks = true},
     {2, {65, 81}, {0}, 4, 2, 72, .bidirectional = true, .softcap = 1.0f},
+    {2, {65, 130}, {0}, 4, 2, 64, .softcap = 1000.0f}, /* an error of tanh counts times the cap */
+    {1, {90}, {133}, 2, 2, 256, .window = 50, .softcap = 1000.0f},
     {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, .softcap = 1.0f, .sinks = true},
     /* sinks: the first head's is far above the scores, the last one's is -inf */
     {2, {64, 67}, {0}, 4, 2, 64, .sinks = true},

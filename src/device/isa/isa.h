@@ -215,8 +215,19 @@ INLINE float erf_f(float x)
 
 /* 1 / (1 + e^-x): 0 and 1 where e^-x overflows or vanishes. */
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
-/* tanh with an absolute error of 2^-23. */
-INLINE float tanh_f(float x) { return FMA(2.0f, sigmoid_f(2.0f * x), -1.0f); }
+/* tanh with a relative error below 3e-7, also near 0, where a soft-cap multiplies it by a large number: x + x^3 q(x^2)
+ * for |x| < 0.625 (Cephes). */
+INLINE float tanh_f(float x)
+{
+    const float s = x * x;
+    float q = -0.00570498873f;
+    q = FMA(q, s, 0.0206390888f);
+    q = FMA(q, s, -0.0537397155f);
+    q = FMA(q, s, 0.133314422f);
+    q = FMA(q, s, -0.333332819f);
+    const float small = FMA(x * s, q, x), big = FMA(2.0f, sigmoid_f(2.0f * x), -1.0f);
+    return s < 0.390625f ? small : big;
+}
 
 /* dt_philox4x32 as an inline function, so that a loop over counters vectorises. */
 typedef struct philox_out {
