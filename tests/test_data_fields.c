@@ -128,7 +128,7 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
         {"{" COMPLETION ", 'label': 1.0}", NULL}, /* as tables write labels */
         {"{" COMPLETION ", 'label': 'False'}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': 'good'}",
-         "label: expected true or false: whether the completion is good (--kind sft"},
+         "label: expected true or false (is the completion good?), found \"good\"; --kind sft"},
         {"{" COMPLETION ", 'label': ['good']}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': {'good': true}}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': ''}", NULL},
