@@ -392,7 +392,8 @@ dt_err backward_by_width(dt_stream *s, const dt_attention &at, const attention_a
 
 } // namespace
 
-/* Plain calls of 16-bit elements have other kernels, except the one of wide heads on small GPUs: no own instance. */
+/* For 16-bit elements, other kernels compute nearly all plain calls. The rest, backward of wide heads on small GPUs,
+ * uses the instance of all descriptions. */
 template <class T> constexpr bool HAS_PLAIN = sizeof(T) == sizeof(float);
 
 template <class T>

@@ -4,8 +4,8 @@ CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shel
 NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 CUDA       ?= $(if $(NVCC),1,0)
 CUDA_ARCHS ?= 80 90 100# chips that machine code is made for, oldest first
-# nvcc translates to PTX once, for the oldest chip. Machine code of every chip is made from that, and
-# it serves later chips. (A translation for each chip takes 1.6 times as long.)
+# nvcc translates to PTX once, for the oldest chip, because a translation for each chip takes long.
+# Machine code of every chip is made from this PTX, which also serves later chips.
 CUDA_OLDEST  = $(firstword $(CUDA_ARCHS))
 CUDA_GENCODE = $(foreach a,$(CUDA_ARCHS:%=sm_%) compute_$(CUDA_OLDEST),-gencode arch=compute_$(CUDA_OLDEST)$(,)code=$a)
 NVCCFLAGS  ?= -O3 --threads 2
