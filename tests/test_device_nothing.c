@@ -54,7 +54,9 @@ static double value_of(const char *name)
     static const char *const counts[] = {"n", "n_rows", "n_tok", "m", "nbytes"};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (!strcmp(name, counts[i])) return 0;
-    return !strcmp(name, "width") || !strcmp(name, "ld") ? 8 : !strcmp(name, "p") ? 0.5 : 1;
+    return !strcmp(name, "width") || !strcmp(name, "ld") || !strcmp(name, "z_group_ld") ? 8
+           : !strcmp(name, "p")                                                         ? 0.5
+                                                                                        : 1;
 }
 
 static dt_patches none_dt_patches(fixture *f, dt_dtype dt) { return (dt_patches){.size = 4, .patch = 2, .dt = dt}; }
@@ -76,6 +78,28 @@ static dt_attention none_dt_attention(fixture *f, dt_dtype dt)
     at.q_start = at.kv_start = at.kv_len = ARR(zeros, 2);
     return at;
 }
+static dt_conv none_dt_conv(fixture *f, dt_dtype dt)
+{
+    static const int32_t zeros[2];
+    return (dt_conv){.q_start = ARR(zeros, 2), .width = 4, .kernel = 2, .x_ld = 4, .y_ld = 4, .dt = dt};
+}
+static dt_delta none_dt_delta(fixture *f, dt_dtype dt)
+{
+    static const int32_t zeros[2];
+    return (dt_delta){.n_k_heads = 1,
+                      .n_v_heads = 2,
+                      .k_dim = 2,
+                      .v_dim = 2,
+                      .q_start = ARR(zeros, 2),
+                      .x_ld = 8,
+                      .o_ld = 4,
+                      .dt = dt};
+}
+static dt_delta_gates none_dt_delta_gates(fixture *f, dt_dtype dt)
+{
+    return (dt_delta_gates){.width = 4, .ld = 4, .dt = dt};
+}
+static dt_blocks none_dt_blocks(fixture *f, dt_dtype dt) { return (dt_blocks){0, 2, 2, 4, 2, 4, 2, dt}; }
 static dt_classifier none_dt_classifier(fixture *f, dt_dtype dt)
 {
     return (dt_classifier){.n_vocab = 8,

@@ -85,6 +85,20 @@ static void reach_dt_token_rows(dt_device *dev, dt_token_rows *d)
 }
 
 static void reach_dt_patches(dt_device *dev, dt_patches *d) {}
+static void reach_dt_conv(dt_device *dev, dt_conv *d)
+{
+    REACH(d->q_start);
+    REACH(d->state_row);
+}
+
+static void reach_dt_delta(dt_device *dev, dt_delta *d)
+{
+    REACH(d->q_start);
+    REACH(d->state_row);
+}
+
+static void reach_dt_delta_gates(dt_device *dev, dt_delta_gates *d) {}
+static void reach_dt_blocks(dt_device *dev, dt_blocks *d) {}
 static void reach_dt_rmsnorm(dt_device *dev, dt_rmsnorm *d) {}
 static void reach_dt_choice(dt_device *dev, dt_choice *d) {}
 static void reach_dt_adamw(dt_device *dev, dt_adamw *d) {}

@@ -239,6 +239,68 @@ dt_err dt_rmsnorm_check(const dt_rmsnorm *n)
     return DT_OK;
 }
 
+/* The width is limited by the shared memory of a GPU. */
+dt_err dt_norm_gate_check(const dt_rmsnorm *n, int64_t z_group_ld)
+{
+    enum { MAX_WIDTH = 1024 };
+    DT_TRY(dt_rmsnorm_check(n));
+    DT_CHECK(
+        n->width <= MAX_WIDTH && z_group_ld >= n->group * n->width && !n->plus_one, DT_ERR_ARG,
+        "internal: norm_gate: expected rows of at most %d within their group stride and no plus_one, found %" PRId64
+        " rows of %" PRId64 " in groups of %" PRId64 ", group stride of z %" PRId64 "%s",
+        MAX_WIDTH, n->n_rows, n->width, n->group, z_group_ld, n->plus_one ? ", plus_one" : "");
+    return DT_OK;
+}
+
+dt_err dt_conv_check(const dt_conv *c)
+{
+    DT_CHECK(c->n_seq >= 0 && c->n_tok >= 0 && c->width > 0 && c->kernel >= 1 && c->kernel <= DT_CONV_MAX_KERNEL &&
+                 c->x_ld >= c->width && c->y_ld >= c->width,
+             DT_ERR_ARG,
+             "internal: conv: invalid sizes: %d sequences, %d tokens of %" PRId64 ", kernel %d (1 to %d), row strides "
+             "%" PRId64 " and %" PRId64,
+             c->n_seq, c->n_tok, c->width, c->kernel, DT_CONV_MAX_KERNEL, c->x_ld, c->y_ld);
+    return DT_OK;
+}
+
+dt_err dt_delta_check(const dt_delta *d)
+{
+    DT_CHECK(d->n_seq >= 0 && d->n_tok >= 0 && d->max_len >= 0 && d->max_len <= d->n_tok && d->n_k_heads > 0 &&
+                 d->n_v_heads > 0 && d->n_v_heads % d->n_k_heads == 0,
+             DT_ERR_ARG,
+             "internal: delta: invalid sizes: %d sequences of up to %d tokens, %d tokens, %d value heads for %d key "
+             "heads",
+             d->n_seq, d->max_len, d->n_tok, d->n_v_heads, d->n_k_heads);
+    DT_CHECK(d->k_dim > 0 && d->k_dim <= DT_DELTA_MAX_DIM && d->v_dim > 0 && d->v_dim <= DT_DELTA_MAX_DIM &&
+                 d->x_ld >= (int64_t)d->n_k_heads * d->k_dim && d->x_ld >= (int64_t)d->n_v_heads * d->v_dim &&
+                 d->o_ld >= (int64_t)d->n_v_heads * d->v_dim,
+             DT_ERR_ARG,
+             "internal: delta: heads of %d and %d (1 to %d) exceed their limit or the row strides %" PRId64
+             " and %" PRId64,
+             d->k_dim, d->v_dim, DT_DELTA_MAX_DIM, d->x_ld, d->o_ld);
+    return DT_OK;
+}
+
+dt_err dt_delta_gates_check(const dt_delta_gates *d)
+{
+    DT_CHECK(d->n_rows >= 0 && d->width > 0 && d->ld >= d->width, DT_ERR_ARG,
+             "internal: delta_gates: invalid sizes: %" PRId64 " rows of %" PRId64 ", row stride %" PRId64, d->n_rows,
+             d->width, d->ld);
+    return DT_OK;
+}
+
+dt_err dt_blocks_check(const dt_blocks *b)
+{
+    DT_CHECK(b->n_rows >= 0 && b->n_blocks > 0 && b->width > 0 && b->x_block >= b->width && b->y_block >= b->width &&
+                 b->x_ld >= (b->n_blocks - 1) * b->x_block + b->width &&
+                 b->y_ld >= (b->n_blocks - 1) * b->y_block + b->width,
+             DT_ERR_ARG,
+             "internal: blocks: invalid sizes: %" PRId64 " rows of %" PRId64 " blocks of %" PRId64 ", strides %" PRId64
+             " %" PRId64 " and %" PRId64 " %" PRId64,
+             b->n_rows, b->n_blocks, b->width, b->x_ld, b->x_block, b->y_ld, b->y_block);
+    return DT_OK;
+}
+
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 /* The same values as integers and as elements: -2 .. 2. Their period divides no row length. */

@@ -51,6 +51,34 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
     return pairs + (2 * s.each_nbytes + s.work_nbytes + ALIGNED) / (int64_t)sizeof(float);
 }
 
+/* ---- linear attention -------------------------------------------------------------------------------------------- */
+
+int64_t dt_gpu_conv_scratch_elems(const dt_device *dev, const dt_conv *c)
+{
+    return DT_GPU_CONV_PARTS * c->width * c->kernel;
+}
+
+int64_t dt_gpu_delta_blocks(const dt_delta *d)
+{
+    enum { MAX_BLOCKS = 264 }; /* twice the multiprocessors of an H100 */
+    return dt_min_i64((int64_t)d->n_seq * d->n_v_heads, MAX_BLOCKS);
+}
+
+/* Tiles of a chunk; backward also has the state before each chunk. */
+int64_t dt_gpu_delta_work_elems(const dt_delta *d, bool backward)
+{
+    enum { CHUNK = DT_DELTA_CHUNK };
+    const int64_t k = d->k_dim, v = d->v_dim, forward = CHUNK * (2 * k + 3 * v + 3 * CHUNK) + k * v;
+    if (!backward) return forward;
+    return forward + CHUNK * (3 * k + 2 * v + CHUNK) + k * v + dt_ceil_div(d->max_len, CHUNK) * k * v;
+}
+
+int64_t dt_gpu_delta_scratch_elems(const dt_device *dev, const dt_delta *d, bool backward)
+{
+    return dt_gpu_delta_blocks(d) * dt_gpu_delta_work_elems(d, backward) +
+           (backward ? 2 * (int64_t)d->n_tok * d->n_v_heads * d->k_dim : 0);
+}
+
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
 /* cuBLASLt has GELU by tanh, applied to P before rounding. Rows of aux must be multiples of 16 bytes, and aux must not

@@ -137,6 +137,96 @@ COUNT(attention_backward)
     attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
+/* ---- linear attention -------------------------------------------------------------------------------------------- */
+
+static double conv_nbytes(const dt_conv *c) { return matrix_nbytes(c->n_tok, c->width, c->dt); }
+
+/* A second launch moves the states. */
+COUNT(conv_forward)
+{
+    const dt_conv *c = &x->c;
+    if (c->n_tok == 0) return;
+    count_moves(dev, s, "conv_forward", 2 * conv_nbytes(c));
+    if (x->state && c->kernel > 1)
+        count_moves(dev, s, "conv_forward", 2.0 * c->n_seq * (c->kernel - 1) * nbytes(c->width, c->dt));
+}
+
+COUNT(conv_backward)
+{
+    const dt_conv *c = &x->c;
+    if (c->n_tok > 0) count_moves(dev, s, "conv_backward", 3 * conv_nbytes(c));
+    if (x->dweight)
+        count_moves(dev, s, "conv_backward", DT_GPU_CONV_PARTS * (double)c->width * c->kernel * sizeof(float));
+}
+
+/* FLOPs of a chunk of C tokens, for one head: `squares` C^2 k_dim + `solves` C^2 v_dim + `states` C k_dim v_dim. */
+static void chunks(dt_device *dev, dt_stream *s, const char *op, const dt_delta *d, int squares, int solves, int states,
+                   double bytes)
+{
+    const double len = d->max_len, chunk = len < DT_DELTA_CHUNK ? len : DT_DELTA_CHUNK, k = d->k_dim, v = d->v_dim;
+    dt_count_queue(
+        dev, s,
+        &(dt_launch){.op = op,
+                     .dt = DT_F32,
+                     .flops = (double)d->n_tok * d->n_v_heads * (chunk * (squares * k + solves * v) + states * k * v),
+                     .memory = bytes});
+}
+
+/* Bytes of q, k and v, or of their gradients; of out or its gradient; of g and beta. */
+static double qkv_nbytes(const dt_delta *d)
+{
+    return matrix_nbytes(d->n_tok, 2 * (int64_t)d->n_k_heads * d->k_dim + (int64_t)d->n_v_heads * d->v_dim, d->dt);
+}
+static double out_nbytes(const dt_delta *d) { return matrix_nbytes(d->n_tok, (int64_t)d->n_v_heads * d->v_dim, d->dt); }
+static double gates_nbytes(const dt_delta *d) { return 2 * matrix_nbytes(d->n_tok, d->n_v_heads, DT_F32); }
+static double states_nbytes(const dt_delta *d)
+{
+    return 2.0 * d->n_seq * d->n_v_heads * d->k_dim * (double)d->v_dim * sizeof(float);
+}
+
+COUNT(delta_forward)
+{
+    const dt_delta *d = &x->d;
+    if (d->n_tok == 0) return;
+    chunks(dev, s, "delta_forward", d, 4, 3, 6,
+           qkv_nbytes(d) + out_nbytes(d) + gates_nbytes(d) + (x->state ? states_nbytes(d) : 0));
+}
+
+/* The second launch: gradients of q and k from those of the normalised rows of each value head. */
+COUNT(delta_backward)
+{
+    const dt_delta *d = &x->d;
+    const double heads = 2 * matrix_nbytes(d->n_tok, (int64_t)d->n_v_heads * d->k_dim, DT_F32);
+    if (d->n_tok == 0) return;
+    chunks(dev, s, "delta_backward", d, 14, 9, 18, 2 * qkv_nbytes(d) + out_nbytes(d) + 2 * gates_nbytes(d) + heads);
+    count_moves(dev, s, "delta_backward", heads + 2 * qkv_nbytes(d));
+}
+
+COUNT(delta_step)
+{
+    const dt_delta *d = &x->d;
+    if (d->n_tok > 0)
+        count_moves(dev, s, "delta_step", qkv_nbytes(d) + out_nbytes(d) + gates_nbytes(d) + states_nbytes(d));
+}
+
+COUNT(delta_gates_backward)
+{
+    const dt_delta_gates *d = &x->d;
+    if (d->n_rows > 0)
+        count_moves(dev, s, "delta_gates_backward",
+                    3 * matrix_nbytes(d->n_rows, d->width, d->dt) + 4 * matrix_nbytes(d->n_rows, d->width, DT_F32));
+    if (x->da_log || x->ddt_bias)
+        count_moves(dev, s, "delta_gates_backward",
+                    weights_gradients((x->da_log != NULL) + (x->ddt_bias != NULL), d->width));
+}
+
+COUNT(norm_gate_backward)
+{
+    const dt_rmsnorm *n = &x->n;
+    if (n->n_rows > 0) count_moves(dev, s, "norm_gate_backward", 5 * matrix_nbytes(n->n_rows, n->width, n->dt));
+    if (x->dweight) count_moves(dev, s, "norm_gate_backward", weights_gradients(1, n->width));
+}
+
 /* ---- classifier, sums -------------------------------------------------------------------------------------------- */
 
 COUNT(classifier)

@@ -22,6 +22,11 @@ dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld);
 dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, including rows */
 dt_err dt_rmsnorm_check(const dt_rmsnorm *n);
+dt_err dt_norm_gate_check(const dt_rmsnorm *n, int64_t z_group_ld);
+dt_err dt_conv_check(const dt_conv *c);
+dt_err dt_delta_check(const dt_delta *d);
+dt_err dt_delta_gates_check(const dt_delta_gates *d);
+dt_err dt_blocks_check(const dt_blocks *b);
 
 /** A library's matmul of host matrices with at most DT_TRIAL_ELEMS elements each. */
 enum { DT_TRIAL_ELEMS = 51 * 51 };

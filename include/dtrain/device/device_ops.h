@@ -229,6 +229,67 @@ static inline int dt_attention_v_dim(const dt_attention *at) { return at->v_head
 /** Operations that a library was prepared for. */
 enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
 
+/* ---- linear attention -------------------------------------------------------------------------------------------- */
+
+/** Causal depthwise convolution over the tokens of each sequence, followed by SiLU. With K = kernel,
+ *
+ *      p[t, c] = sum over j < K of weight[c, j] x[t - (K-1) + j, c]        y = p / (1 + e^-p)
+ *
+ *  Sequence s has the rows q_start[s] .. q_start[s+1]-1. The K-1 rows before its first are its state, or 0: no
+ *  sequence reads another one's rows. A state is [K-1, width], oldest row first; that of sequence s is number
+ *  state_row[s] (distinct), NULL: s. */
+typedef struct dt_conv {
+    int n_seq;
+    const int32_t *q_start; /* [n_seq + 1] */
+    int32_t n_tok;          /* q_start[n_seq], known to the host */
+    int64_t width;          /* channels */
+    int kernel;             /* 1 to DT_CONV_MAX_KERNEL */
+    int64_t x_ld, y_ld;     /* row distances of x and dx, and of y and dy */
+    const int32_t *state_row;
+    dt_dtype dt;
+} dt_conv;
+enum { DT_CONV_MAX_KERNEL = 8 };
+
+/** The gated delta rule (Yang et al., arXiv:2412.06464) for each value head, per sequence, with k' = k / |k| and
+ *  q' = q / (|q| sqrt(k_dim)), where |x|^2 = sum of x^2 + 1e-6:
+ *
+ *      S <- e^g S        S <- S + k'^T beta (v - k' S)        out = q' S
+ *
+ *  S: float [k_dim, v_dim], 0 or the sequence's state before its first token. Value head h uses the query and key head
+ *  h / (n_v_heads/n_k_heads).
+ *
+ *  Rows     Sequence s has the rows q_start[s] .. q_start[s+1]-1. q and k: [.., n_k_heads * k_dim], v: [.., n_v_heads *
+ *           v_dim], all three and their gradients with row distance x_ld; out, dout: [.., n_v_heads * v_dim] with o_ld;
+ *           g (at most 0), beta and their gradients: float [n_tok, n_v_heads].
+ *  States   float [.., n_v_heads, k_dim, v_dim]; that of sequence s is number state_row[s] (distinct), NULL: s. */
+typedef struct dt_delta {
+    int n_seq, n_k_heads, n_v_heads, k_dim, v_dim;
+    const int32_t *q_start; /* [n_seq + 1] */
+    int32_t n_tok, max_len; /* q_start[n_seq] and the maximum of the sequences' lengths, known to the host */
+    int64_t x_ld, o_ld;
+    const int32_t *state_row;
+    dt_dtype dt;
+} dt_delta;
+/** Tokens that the chunked form processes together; maximum of k_dim and v_dim. */
+enum { DT_DELTA_CHUNK = 64, DT_DELTA_MAX_DIM = 256 };
+
+/** The decay and the writing strength of the gated delta rule, for each token and value head:
+ *
+ *      g = - e^a_log log(1 + e^(a + dt_bias))        beta = 1 / (1 + e^-b)
+ *
+ *  a and b: rows of width with row distance ld. a_log and dt_bias: [width]. g, beta: float [n_rows, width]. */
+typedef struct dt_delta_gates {
+    int64_t n_rows, width, ld;
+    dt_dtype dt;
+} dt_delta_gates;
+
+/** Blocks of width elements in rows: block b of row r of x is at x + r x_ld + b x_block, that of y with y_ld, y_block. */
+typedef struct dt_blocks {
+    int64_t n_rows, n_blocks, width;
+    int64_t x_ld, x_block, y_ld, y_block;
+    dt_dtype dt;
+} dt_blocks;
+
 /* ---- classifier -------------------------------------------------------------------------------------------------- */
 
 /** The classifier over a chunk of rows of float logits: log-probabilities of targets, terms that depend on whole

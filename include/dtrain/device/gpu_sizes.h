@@ -13,6 +13,13 @@ enum { DT_GPU_WORKSPACE_NBYTES = 32 << 20 };
  *  160 multiprocessors. */
 enum { DT_GPU_NORM_PARTS = 320 };
 
+/** Partial gradients of a convolution's weight. */
+enum { DT_GPU_CONV_PARTS = 64 };
+
+/** Blocks of the delta rule's kernels, each for some sequences and value heads in turn; floats of scratch of each. */
+int64_t dt_gpu_delta_blocks(const dt_delta *d);
+int64_t dt_gpu_delta_work_elems(const dt_delta *d, bool backward);
+
 /* Entries of dt_device_ops. */
 size_t dt_gpu_overhead(const dt_device *dev);
 #define DT_SIZE(type, name, ...) type dt_gpu_##name DT_SIZE_PARAMS(__VA_ARGS__);

@@ -155,6 +155,76 @@ DT_OP(attention_backward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(v
  *  library's scratch, whether the library is available or not. */
 DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
 
+/* ---- linear attention, gates ------------------------------------------------------------------------------------- */
+
+/** See dt_conv. weight: [width, kernel]. state: of dt, in the inputs before the sequences, out those before their next
+ *  tokens; NULL: zeros, not stored. */
+DT_OP(conv_forward, DESC(dt_conv, c), IN(void, x), IN(void, weight), OUT(void, y), INOUT(void, state))
+
+/** The gradients of a conv_forward without state. dweight (+)= per accumulate; NULL: not computed. dx must not overlap
+ *  dy or x. scratch: float [conv_scratch_elems(c)]. */
+DT_OP(conv_backward, DESC(dt_conv, c), IN(void, x), IN(void, weight), IN(void, dy), OUT(void, dx), INOUT(void, dweight),
+      VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch))
+
+/** Floats of scratch for conv_backward. */
+DT_SIZE(int64_t, conv_scratch_elems, DESC(dt_conv, c))
+
+/** See dt_delta; in chunks of DT_DELTA_CHUNK tokens. state: in before the first, out after the last token; NULL: zeros,
+ *  not stored. scratch: float [delta_scratch_elems(d, false)]. */
+DT_OP(delta_forward, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
+      OUT(void, out), INOUT(float, state), OUT(float, scratch))
+
+/** The gradients of a delta_forward without state. It recomputes the state before each chunk, in scratch: float
+ *  [delta_scratch_elems(d, true)]. */
+DT_OP(delta_backward, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
+      IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, dg), OUT(float, dbeta),
+      OUT(float, scratch))
+
+/** delta_forward token by token, for sequences of one or a few tokens. A row of out has the same bits for any other
+ *  sequences of the call, and for any division of its sequence into calls. state is required. */
+DT_OP(delta_step, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
+      OUT(void, out), INOUT(float, state))
+
+/** Floats of scratch for delta_forward or delta_backward. They depend on the sizes, not on the arrays. */
+DT_SIZE(int64_t, delta_scratch_elems, DESC(dt_delta, d), VAL(bool, backward))
+
+/** See dt_delta_gates. */
+DT_OP(delta_gates_forward, DESC(dt_delta_gates, d), IN(void, a), IN(void, b), IN(void, a_log), IN(void, dt_bias),
+      OUT(float, g), OUT(float, beta))
+DT_MOVES(delta_gates_forward,
+         2 * matrix_nbytes(x->d.n_rows, x->d.width, x->d.dt) + 2 * matrix_nbytes(x->d.n_rows, x->d.width, DT_F32))
+
+/** da and db: rows like those of a and b; da may be a. g and beta: results of forward. da_log, ddt_bias (+)= per
+ *  accumulate, of type gt; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
+DT_OP(delta_gates_backward, DESC(dt_delta_gates, d), IN(void, a), IN(float, g), IN(float, beta), IN(void, a_log),
+      IN(void, dt_bias), IN(float, dg), IN(float, dbeta), OUT(void, da), OUT(void, db), INOUT(void, da_log),
+      INOUT(void, ddt_bias), VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch))
+
+/** y = rmsnorm(x) silu(z). norm: as rmsnorm_forward computes it, rounded to dt. Rows of z are like those of x, with
+ *  group distance z_group_ld. rstd: float [n_rows]; NULL: not stored. y may be x. */
+DT_OP(norm_gate_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(void, z), VAL(int64_t, z_group_ld),
+      OUT(void, y), OUT(float, rstd))
+DT_MOVES(norm_gate_forward, 3 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
+
+/** dx has x's layout, dy has y's, dz has z's. dx may be dy or x if the layouts are equal, dz may be z. dweight (+)= per
+ *  accumulate; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
+DT_OP(norm_gate_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(void, z), VAL(int64_t, z_group_ld),
+      IN(float, rstd), IN(void, dy), OUT(void, dx), OUT(void, dz), INOUT(void, dweight), VAL(dt_dtype, gt),
+      VAL(bool, accumulate), OUT(float, scratch))
+
+/** y = x, block by block; see dt_blocks. */
+DT_OP(copy_blocks, DESC(dt_blocks, b), IN(void, x), OUT(void, y))
+DT_MOVES(copy_blocks, 2 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
+
+/** out = x / (1 + e^-gate), block by block: out has x's layout, gate has y's (dt_blocks). out may be x. */
+DT_OP(sigmoid_gate_forward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), OUT(void, out))
+DT_MOVES(sigmoid_gate_forward, 3 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
+
+/** dx and dout have x's layout, dgate has that of gate. dx may be dout or x, dgate may be gate. */
+DT_OP(sigmoid_gate_backward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), IN(void, dout), OUT(void, dx),
+      OUT(void, dgate))
+DT_MOVES(sigmoid_gate_backward, 5 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
+
 /* ---- activations, dropout ---------------------------------------------------------------------------------------- */
 
 /** y = act(x). */

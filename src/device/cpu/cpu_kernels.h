@@ -73,6 +73,27 @@ typedef struct dt_attention_args {
 /** Rows of queries and of keys in a tile; head_dim is padded to a multiple of DT_ATTENTION_PAD. */
 enum { DT_ATTENTION_Q_TILE = 64, DT_ATTENTION_K_TILE = 64, DT_ATTENTION_PAD = 32 };
 
+/** Rows first .. first+n-1 of sequence seq and some columns, at most DT_CPU_COLS: the part of a convolution that one
+ *  thread computes at a time. */
+enum { DT_CONV_ROWS = 64 };
+typedef struct dt_conv_part {
+    int seq;
+    int32_t first, n; /* n <= DT_CONV_ROWS */
+    int64_t col, n_cols;
+} dt_conv_part;
+
+/** Arrays of the delta rule; scratch of one thread. */
+typedef struct dt_delta_args {
+    const void *q, *k, *v;
+    const float *g, *beta;
+    void *out;
+    float *state; /* of all sequences; NULL: none */
+    const void *dout;
+    void *dv;
+    float *dg, *dbeta;
+    float *dq_heads, *dk_heads; /* [n_tok, n_v_heads, k_dim]: gradients of q' and k' for each value head */
+} dt_delta_args;
+
 /** The kernels of an instruction set; see kernel_list.h. */
 typedef struct dt_cpu_kernels {
     const char *isa;

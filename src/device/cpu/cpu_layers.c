@@ -141,7 +141,7 @@ dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *i
 /* ---- norms -------------------------------------------------------------------------------------------------------
  * Backward sums a weight's gradient over rows in NORM_BLOCKS blocks, and then adds the blocks in order. The number of
  * blocks does not depend on the number of threads. */
-enum { NORM_BLOCKS = 64 };
+enum { NORM_BLOCKS = CPU_SUM_BLOCKS };
 
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * NORM_BLOCKS * width; }
 
@@ -152,8 +152,7 @@ static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld)
 }
 
 /* grad [width] (+)= the NORM_BLOCKS partial sums, added in order. */
-static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate,
-                       int64_t width)
+void cpu_add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate, int64_t width)
 {
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(width, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
@@ -198,7 +197,7 @@ dt_err cpu_rmsnorm_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, 
                                      cpu_at_w(dx, n->dt, at), add_to_dx, sum);
         }
     }
-    if (dweight) add_blocks(cpu, scratch, dweight, gt, accumulate, width);
+    if (dweight) cpu_add_blocks(cpu, scratch, dweight, gt, accumulate, width);
     return DT_OK;
 }
 
@@ -220,8 +219,8 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
                                        cpu_at_w(dx, dt, r * width), add_to_dx, wsum, bsum, width, dt);
         }
     }
-    if (dweight) add_blocks(cpu, weight_sums, dweight, gt, accumulate, width);
-    if (dbias) add_blocks(cpu, bias_sums, dbias, gt, accumulate, width);
+    if (dweight) cpu_add_blocks(cpu, weight_sums, dweight, gt, accumulate, width);
+    if (dbias) cpu_add_blocks(cpu, bias_sums, dbias, gt, accumulate, width);
     return DT_OK;
 }
 
@@ -315,7 +314,7 @@ dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, cons
     heads_back(cpu, h, h->n_heads, x, h->q_norm, rstd_q, dq, h->q_ld, scratch);
     heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x, h->dt, h->n_heads * D) : NULL, h->k_norm, rstd_k, dk,
                h->kv_ld, of_k);
-    if (h->q_norm && dq_norm) add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
-    if (h->k_norm && dk_norm) add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
+    if (h->q_norm && dq_norm) cpu_add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
+    if (h->k_norm && dk_norm) cpu_add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
     return DT_OK;
 }

@@ -32,6 +32,28 @@ KERNEL(void, layernorm_backward,
        (const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
         float *dweight, float *dbias, int64_t width, dt_dtype dt))
 
+/* gates.c: rows starting at first; backward of gates adds to float sums [2][width] */
+KERNEL(float, norm_gate_forward, (const dt_rmsnorm *n, const void *x, const void *weight, const void *z, void *y))
+KERNEL(void, norm_gate_backward,
+       (const dt_rmsnorm *n, const void *x, const void *weight, const void *z, float rstd, const void *dy, void *dx,
+        void *dz, float *dweight))
+KERNEL(void, sigmoid_gate_forward, (const void *x, const void *gate, void *out, int64_t n, dt_dtype dt))
+KERNEL(void, sigmoid_gate_backward,
+       (const void *x, const void *gate, const void *dout, void *dx, void *dgate, int64_t n, dt_dtype dt))
+KERNEL(void, delta_gates_forward, (const dt_delta_gates_forward_args *args, int64_t first, int64_t n))
+KERNEL(void, delta_gates_backward, (const dt_delta_gates_backward_args *args, int64_t first, int64_t n, float *sums))
+
+/* conv.c: some rows of one sequence, some columns; backward adds to dweight, float [n_cols][kernel] */
+KERNEL(void, conv_forward, (const dt_conv_forward_args *args, const dt_conv_part *part))
+KERNEL(void, conv_backward, (const dt_conv_backward_args *args, const dt_conv_part *part, float *dweight))
+
+/* delta.c: one sequence and value head; the last one: rows of a key head, from the gradients of its value heads */
+KERNEL(int64_t, delta_scratch, (const dt_delta *d, bool backward))
+KERNEL(void, delta_forward, (const dt_delta *d, const dt_delta_args *a, int seq, int head, float *scratch))
+KERNEL(void, delta_backward, (const dt_delta *d, const dt_delta_args *a, int seq, int head, float *scratch))
+KERNEL(void, delta_step, (const dt_delta *d, const dt_delta_args *a, int seq, int head))
+KERNEL(void, delta_qk_backward, (const dt_delta_backward_args *args, const dt_delta_args *a, int64_t row, int head))
+
 KERNEL(void, classifier, (const dt_classifier *cl, float *logits, int64_t row)) /* classifier.c: one row */
 
 /* optimizer_kernels.c */
