@@ -4,7 +4,6 @@
  * Threads   A thread processes one column of a range of rows, in order, with the last K rows in registers. Blocks are
  *           (128 columns) x (ranges of rows). Backward has DT_GPU_CONV_PARTS ranges, and stores their sums for dweight.
  * Numerics  float, sums in a fixed order. */
-#include "dtrain/device/gpu_sizes.h"
 #include "sums.cuh"
 
 namespace

@@ -5,7 +5,6 @@
  * Threads   A block takes one sequence and value head after the other: gridDim blocks, pairs blockIdx, + gridDim, ...
  *           Its chunks are sequential. Matmuls are in float, in tiles of 64 x 64 with 4 x 4 sums per thread.
  * Numerics  float, sums in a fixed order; sums of g in double. */
-#include "dtrain/device/gpu_sizes.h"
 #include "kernel.cuh"
 
 namespace
@@ -152,7 +151,7 @@ __device__ void load_chunk(work &w, decays &s, const dt_delta &d, const arrays<T
 {
     const int64_t at = c.row * d.x_ld, of_k = at + (int64_t)c.k_head * w.dk;
     __syncthreads();
-    if (threadIdx.x < c.n) s.beta[threadIdx.x] = a.beta[(c.row + threadIdx.x) * d.n_v_heads + c.head];
+    if ((int)threadIdx.x < c.n) s.beta[threadIdx.x] = a.beta[(c.row + threadIdx.x) * d.n_v_heads + c.head];
     if (threadIdx.x == 0) {
         double sum = 0;
         for (int i = 0; i < c.n; i++) s.sum[i] = sum += (double)a.g[(c.row + i) * d.n_v_heads + c.head];
@@ -161,7 +160,7 @@ __device__ void load_chunk(work &w, decays &s, const dt_delta &d, const arrays<T
     if (with_q) load_normalised(w.q, a.q + of_k, d.x_ld, c.n, w.dk, 1.0f / sqrtf((float)w.dk));
     load_rows(w.n, a.v + at + (int64_t)c.head * w.dv, d.x_ld, c.n, w.dv);
     __syncthreads();
-    if (threadIdx.x < c.n) {
+    if ((int)threadIdx.x < c.n) {
         s.e[threadIdx.x] = expf((float)s.sum[threadIdx.x]);
         s.f[threadIdx.x] = expf((float)(s.sum[c.n - 1] - s.sum[threadIdx.x]));
     }

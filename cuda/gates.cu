@@ -1,5 +1,5 @@
-/* gates.cu - gates of linear and full attention: norm(x) silu(z), x sigmoid(gate), decay and strength of the delta rule,
- * and copies of blocks.
+/* gates.cu - gates of linear and full attention: norm(x) silu(z), x sigmoid(gate), decay and strength of the delta
+ * rule, and copies of blocks.
  *
  * Arrays    those of dt_rmsnorm, dt_blocks and dt_delta_gates.
  * Threads   A warp per row of a norm; otherwise a thread per element. Backward of weights: PARTS blocks store their

@@ -90,11 +90,12 @@ holds() { # DEVICE TEST [THOSE OF ITS TESTS]
     expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
     [ -z "${3:-}" ] || expect_text "$2 has tests '$3'" '^\[==========\] Running [1-9]'
 }
-for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
-for test in layers patches heads optimizer classifier; do holds cudasim_races test_device_$test; done
+for test in nothing layers patches heads gates optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
+for test in layers patches heads gates optimizer classifier; do holds cudasim_races test_device_$test; done
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
 TEST_EVERY=5 holds cudasim test_device_attention
+TEST_EVERY=23 holds cudasim test_device_delta
 TEST_EVERY=19 holds cudasim test_device_matmul
 TEST_EVERY=37 holds cudasim test_device_rows
 for part in 'nan_*' 'a*_infinit*'; do TEST_EVERY=13 holds cudasim test_device_nonfinite "$part"; done

@@ -1,5 +1,5 @@
-/* test_device_delta.c - the gated delta rule: chunks and single tokens against a plain loop in double, gradients, states,
- * documents, decays that underflow.
+/* test_device_delta.c - the gated delta rule: chunks and single tokens against a plain loop in double, gradients,
+ * states, documents, decays that underflow.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_delta.h"
@@ -128,8 +128,8 @@ static void clear_gaps(ref_array *a, double *want)
     }
 }
 
-/* Rows of a chunk depend on each other through sums of up to 64 terms of float and a triangular system, whose inverse is
- * small as |k| = 1 and beta <= 1. Errors relative to the largest result. */
+/* Rows of a chunk depend on each other through sums of up to 64 terms of float and a triangular system, whose inverse
+ * is small as |k| = 1 and beta <= 1. Errors relative to the largest result. */
 static void expect_near(ref_array *a, double *want, double units, const char *what)
 {
     clear_gaps(a, want);

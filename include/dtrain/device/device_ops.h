@@ -283,7 +283,8 @@ typedef struct dt_delta_gates {
     dt_dtype dt;
 } dt_delta_gates;
 
-/** Blocks of width elements in rows: block b of row r of x is at x + r x_ld + b x_block, that of y with y_ld, y_block. */
+/** Blocks of width elements in rows: block b of row r of x is at x + r x_ld + b x_block, that of y at y + r y_ld +
+ *  b y_block. */
 typedef struct dt_blocks {
     int64_t n_rows, n_blocks, width;
     int64_t x_ld, x_block, y_ld, y_block;

@@ -1,5 +1,5 @@
-/* conv.c - causal depthwise convolution and SiLU (dt_conv), for some rows and columns of one sequence. Vectors run along
- * columns: a block of rows is loaded as floats, with the rows before it.
+/* conv.c - causal depthwise convolution and SiLU (dt_conv), for some rows and columns of one sequence. Vectors run
+ * along columns: a block of rows is loaded as floats, with the rows before it.
  *
  *     y_t = p_t sigmoid(p_t), p_t = sum_j w_j x_(t-K+1+j)
  *     dp_t = dy_t silu'(p_t), dx_s = sum_j w_j dp_(s+K-1-j), dw_j = sum_t dp_t x_(t-K+1+j) */

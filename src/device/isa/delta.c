@@ -1,5 +1,5 @@
-/* delta.c - the gated delta rule (dt_delta), for one sequence and value head: in chunks, forward and backward, and token
- * by token.
+/* delta.c - the gated delta rule (dt_delta), for one sequence and value head: in chunks, forward and backward, and
+ * token by token.
  *
  * In a chunk of C tokens, with state S before it, normalised rows q_i and k_i, G_i the sum of g up to token i,
  * D_ij = e^(G_i - G_j) for i >= j, E_i = e^(G_i), F_i = e^(G_C - G_i) (docs/algorithms.md, 8.7):
@@ -7,9 +7,9 @@
  *     L_ij = beta_i D_ij k_i k_j (i > j)      P_ij = D_ij q_i k_j (i >= j)
  *     N = V - E K S     (1 + L) U = beta N    out = E Q S + P U     S' = e^(G_C) S + K^T F U
  *
- * Exponents are never above 0, so a decay that underflows is 0. G is summed in double: D_ij of two tokens after a strong
- * decay is a difference of large numbers. The triangular system is solved in blocks of SOLVE rows. Tiles: rows of
- * tokens [CHUNK][kp] or [CHUNK][vp], squares [CHUNK][CHUNK], states [kp][vp], padded with zeros. */
+ * Exponents are never above 0, so a decay that underflows is 0. G is summed in double: D_ij of two tokens after a
+ * strong decay is a difference of large numbers. The triangular system is solved in blocks of SOLVE rows. Tiles: rows
+ * of tokens [CHUNK][kp] or [CHUNK][vp], squares [CHUNK][CHUNK], states [kp][vp], padded with zeros. */
 #include "tile.h"
 
 enum { CHUNK = DT_DELTA_CHUNK, SOLVE = 16, PAD = 16 };
@@ -291,8 +291,8 @@ static double read_backward(work *w, int32_t n)
     return of_end;
 }
 
-/* From w = dU: w = W = (1 + L)^-T dU, dk_row = beta (M K - E W S^T), dk_col += (beta M)^T K, with M = - D W U^T below the
- * diagonal, and beta's gradient. */
+/* From w = dU: w = W = (1 + L)^-T dU, dk_row = beta (M K - E W S^T), dk_col += (beta M)^T K, with M = - D W U^T below
+ * the diagonal, and beta's gradient. */
 static void write_backward(work *w, const dt_delta *d, const dt_delta_args *a, const chunk *c)
 {
     const int32_t n = c->n;

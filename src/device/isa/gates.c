@@ -57,7 +57,7 @@ void ISA_NAME(norm_gate_backward)(const dt_rmsnorm *n, const void *x, const void
     BY_TYPE(n->dt, T, norm_gate_backward_body(n, x, weight, z, rstd, dy, dx, dz, dweight, T));
 }
 
-/* ---- x sigmoid(gate) ---------------------------------------------------------------------------------------------- */
+/* ---- x sigmoid(gate) --------------------------------------------------------------------------------------------- */
 
 void ISA_NAME(sigmoid_gate_forward)(const void *x, const void *gate, void *out, int64_t n, dt_dtype dt)
 {
@@ -79,7 +79,7 @@ void ISA_NAME(sigmoid_gate_backward)(const void *x, const void *gate, const void
     BY_TYPE(dt, T, sigmoid_gate_backward_body(x, gate, dout, dx, dgate, n, T));
 }
 
-/* ---- decay and strength of the delta rule ------------------------------------------------------------------------- */
+/* ---- decay and strength of the delta rule ------------------------------------------------------------------------ */
 
 /* log(1 + e^x) without overflow. log1pf is not vectorised; there is one call per token and head. */
 INLINE float softplus(float x) { return x > 20.0f ? x : log1pf(exp_f(x)); }
