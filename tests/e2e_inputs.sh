@@ -33,6 +33,9 @@ gemma-2-9b 9241705984
 gemma-2-27b 27227128320
 gemma-3-270m 268098176
 gemma-3-1b 999885952
+olmo-3-7b 7298011136
+olmo-3-32b 32233522176
+seed-oss-36b 36151104512
 '
 plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 

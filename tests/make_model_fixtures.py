@@ -46,6 +46,11 @@ CASES = {
                   rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
     # norms of small outputs amplify roundings: with 1e-5 PyTorch's own losses in fp32 and fp64 differ by 7e-6 after 20 steps, with 1e-2 by 1e-7
     "olmo2": dict(dict(RMS, rms_norm_eps=1e-2), model_type="olmo2", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0),
+    "olmo3": dict(dict(RMS, rms_norm_eps=1.0, num_hidden_layers=3), model_type="olmo3", num_attention_heads=10, num_key_value_heads=5, head_dim=6,
+                  sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"], attention_bias=True,
+                  rope_theta=10000.0, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, attention_factor=1.2)),
+    "seed_oss": dict(RMS, model_type="seed_oss", num_attention_heads=6, num_key_value_heads=3, head_dim=10, attention_out_bias=True, mlp_bias=True,
+                     rope_theta=10000.0, attention_dropout=0.0, residual_dropout=0.0),
     "granite": dict(RMS, model_type="granite", num_attention_heads=5, rope_theta=10000.0, tie_word_embeddings=True, attention_bias=True,
                     embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=1.5),
     "smollm3": dict(RMS, model_type="smollm3", num_attention_heads=10, num_key_value_heads=2, rope_theta=10000.0, no_rope_layer_interval=2,
@@ -58,7 +63,8 @@ CASES = {
                         rope_scaling=dict(rope_type="linear", factor=8.0), hidden_activation="gelu_pytorch_tanh", pad_token_id=0),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
-               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
+               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM",
+               granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
                gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM")
 
 

@@ -11,6 +11,8 @@
     TYPE(qwen2) \
     TYPE(qwen3) \
     TYPE(olmo2) \
+    TYPE(olmo3) \
+    TYPE(seed_oss) \
     TYPE(granite) \
     TYPE(smollm3) \
     TYPE(gemma2) \

@@ -247,7 +247,7 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
         snprintf(whole.where, sizeof whole.where, "the file");
         return dt_spec_bad(&whole, NULL, "one JSON object");
     }
-    char types[192];
+    char types[512];
     list_families(false, "llava", types, sizeof types);
     const dt_err err = dt_model_is_llava(root->value) ? read_llava(root, mc) : read_language_model(root, types, mc);
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));

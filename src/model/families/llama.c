@@ -1,5 +1,5 @@
-/* llama.c - Llama 2 and 3, Mistral, Qwen2 and Qwen3: RMSNorm, rotary positions, grouped queries and a gated MLP. They
- * have the same modules, and differ in biases, norms of heads, windows and defaults. */
+/* llama.c - Llama 2 and 3, Mistral, Qwen2, Qwen3 and Seed-OSS: RMSNorm, rotary positions, grouped queries and a gated
+ * MLP. They have the same modules, and differ in biases, norms of heads, windows, dropout and defaults. */
 #include "llama.h"
 #include <inttypes.h>
 
@@ -87,6 +87,17 @@ static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
     return read_qwen(root, mc);
 }
 
+static dt_err read_seed_oss(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qkv_bias = true;
+    mc->attn_pdrop = mc->resid_pdrop = 0.1;
+    DT_TRY(dt_llama_read(root, mc));
+    mc->o_bias = false;
+    DT_TRY(dt_spec_bool(root, "attention_out_bias", &mc->o_bias));
+    DT_TRY(dt_spec_real(root, "residual_dropout", 0, 0.99, &mc->resid_pdrop));
+    return dt_model_read_window(root, mc, false);
+}
+
 const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
                                    .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
                                    LLAMA_TABLES,
@@ -114,3 +125,9 @@ const dt_family dt_family_qwen3 = {.name = {"qwen3", "Qwen3ForCausalLM", "Qwen3F
                                    .in_llava = true,
                                    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}},
                                    .read = read_qwen3};
+
+const dt_family dt_family_seed_oss = {.name = {"seed_oss", "SeedOssForCausalLM", "SeedOssForSequenceClassification"},
+                                      .missing = {4096, 64, 80, 8, 128, 27648, 155136, 524288, 1e-6, 0, 2, 1},
+                                      LLAMA_TABLES,
+                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                      .read = read_seed_oss};
