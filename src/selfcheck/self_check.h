@@ -89,5 +89,6 @@ bool check_next(check *c);  /* wait, copy the arrays to the host; select the nex
 /* cases, by file */
 void check_rows_cases(check *c);   /* self_check_rows.c: elements, rows, norms, embedding, optimizers, sums */
 void check_matrix_cases(check *c); /* self_check_matrix.c: matmuls, attention, classifier, tokens */
+void check_experts_cases(check *c);
 
 #endif
