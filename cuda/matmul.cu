@@ -7,6 +7,7 @@
  * compute batch-invariant matmuls, and all matmuls if there is no library or with DTRAIN_CUDA_PRODUCT=own. Separate
  * passes compute gradients of biases, with the bits of bias_backward. */
 #include "matmul_tile.cuh"
+#include "dtrain/device/nf4.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,9 +67,11 @@ static matmul describe(const dt_matmul *mm, const void *a, const void *b, void *
     p.d_float = (mm->accumulate ? mm->c_dtype : mm->addend_dtype) == DT_F32;
     p.bias = mm->bias;
     p.b_scaled = mm->b_scaled;
+    p.n_groups = mm->n_groups, p.group_start = mm->group_start, p.group_stride = mm->group_stride;
     p.epilogue = mm->epilogue, p.act = mm->act, p.aux = mm->aux, p.ld_aux = mm->ld_aux;
     p.vectors = rows_fit(c, p.ldc, mm->c_dtype) && rows_fit(p.d, p.ldd, p.d_float ? DT_F32 : mm->dt) &&
-                rows_fit(p.bias, 0, mm->dt) && (p.epilogue == DT_EPILOGUE_NONE || rows_fit(p.aux, p.ld_aux, mm->dt));
+                rows_fit(p.bias, 0, mm->dt) && (!mm->trans_a || rows_fit(c, mm->group_stride, mm->c_dtype)) &&
+                (p.epilogue == DT_EPILOGUE_NONE || rows_fit(p.aux, p.ld_aux, mm->dt));
     return p;
 }
 
@@ -107,7 +110,7 @@ struct task {
 static dt_err own_matmul(dt_device *dev, const task &t, dt_stream *s)
 {
     const matmul p = describe(&t.mm, t.a, t.b, t.c);
-    if (p.k == 0) return cuda_matmul_finish(p, t.mm.dt, s);
+    if (p.k == 0 && p.n_groups == 0) return cuda_matmul_finish(p, t.mm.dt, s);
     if (t.mm.dt == DT_F32) return cuda_matmul_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
     if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_matmul_stored(dev, p, t.mm.dt, s);
     return cuda_matmul_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
@@ -203,6 +206,8 @@ static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *take
 /* ---- odd extents ------------------------------------------------------------------------------------------------- */
 
 enum { WHOLE = 8 /* 16-bit elements in the 16 bytes that the library's fast kernels load at once */ };
+
+static const void *moved_bytes(const void *p, int64_t n) { return (const char *)p + n; }
 
 static void *element(const void *p, dt_dtype dt, int64_t i)
 {
@@ -340,11 +345,53 @@ static dt_err stored_matmul(dt_device *dev, const task &t, bool library, dt_stre
     return DT_OK;
 }
 
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+/* Group g of a grouped matmul with a quantised B, as one with a single group, in panels of columns: dequantise the
+ * panel into half of the workspace, and multiply. The rows of the group are known to the device only. */
+static dt_err stored_group(dt_device *dev, const task &t, int g, dt_stream *s)
+{
+    const dt_matmul *mm = &t.mm;
+    const bool tb = mm->trans_b;
+    const int64_t rows = tb ? mm->n : mm->k, own = g * mm->group_stride,
+                  fit = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / dt_dtype_size(mm->dt)) / (mm->k > 0 ? mm->k : 1),
+                  most = fit < WHOLE ? fit : fit / WHOLE * WHOLE;
+    dt_scaled how = mm->b_scaled;
+    const void *b = moved_bytes(t.b, how.how == dt_scaled::DT_SCALE_NF4 ? own / 2 : own);
+    if (how.how == dt_scaled::DT_SCALE_ROWS) how.scale += g * rows;
+    if (how.how == dt_scaled::DT_SCALE_NF4) {
+        how.blocks += own / DT_NF4_BLOCK;
+        how.scale += 2 * (own / DT_NF4_BLOCK >> dt_nf4_shift(how.finer));
+    }
+    DT_CHECK(most > 0, DT_ERR_ARG, "matmul: weights that are stored with scales: %lld terms of a sum are too many",
+             (long long)mm->k);
+    for (int64_t j = 0; j < mm->n; j += most) {
+        const int64_t n = mm->n - j < most ? mm->n - j : most;
+        task panel = block_of(t, 0, mm->m, j, n);
+        panel.b = (char *)s->workspace + DT_GPU_WORKSPACE_NBYTES / 2;
+        panel.mm.b_scaled = {};
+        panel.mm.ldb = tb ? mm->k : n;
+        panel.mm.n_groups = 1, panel.mm.group_start = mm->group_start + g, panel.mm.group_stride = 0;
+        DT_TRY(cuda_dequantise(b, mm->ldb, &how, tb ? j : 0, tb ? 0 : j, tb ? n : mm->k, tb ? mm->k : n,
+                               (char *)s->workspace + DT_GPU_WORKSPACE_NBYTES / 2, mm->dt, s));
+        DT_TRY(own_matmul(dev, panel, s));
+    }
+    return DT_OK;
+}
+
+static dt_err grouped_matmul(dt_device *dev, const task &t, dt_stream *s)
+{
+    if (t.mm.b_scaled.how == dt_scaled::DT_SCALE_NONE) return own_matmul(dev, t, s);
+    for (int g = 0; g < t.mm.n_groups; g++) DT_TRY(stored_group(dev, t, g, s));
+    return DT_OK;
+}
+
 /* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
 
 static dt_err run_matmul(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
+    if (t.mm.n_groups > 0) return grouped_matmul(dev, t, s);
     const bool library = cuda_of(dev)->matmuls->library && !t.mm.batch_invariant && t.mm.k > 0;
     if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_matmul(dev, t, library, s);
     if (library) {

@@ -18,13 +18,11 @@
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
  * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: k is divided into pieces, see tile_sums. */
 template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
+__device__ inline void matmul_mma_tile(const matmul &p, T *shared, int64_t row0, int64_t col0)
 {
-    DYNAMIC_SHARED(T, shared);
     constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
-    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
     const terms mine(p);
-    const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (mine.n + S::BK - 1) / S::BK;
+    const int64_t n_steps = (mine.n + S::BK - 1) / S::BK;
     operand<T, S::BM, S::BK, !TA> a(p.a, p.lda, row0, p.m, mine);
     operand<T, S::BN, S::BK, TB> b(p.b, p.ldb, col0, p.n, mine);
     int filled = 0, read = 0; /* indices in the ring */
@@ -48,6 +46,23 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmu
     }
     __syncthreads(); /* the tile of C replaces the ring */
     finish_tile<T, S, PIECES>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
+}
+
+template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
+{
+    DYNAMIC_SHARED(T, shared);
+    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+    matmul_mma_tile<T, S, TA, TB, VECTORS, PIECES>(p, shared, tile.row * S::BM, tile.col * S::BN);
+}
+
+/* The same for a tile of a group. */
+template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_groups_kernel(matmul p)
+{
+    DYNAMIC_SHARED(T, shared);
+    int64_t row0, col0;
+    if (enter_group<T, S, TA>(p, &row0, &col0)) matmul_mma_tile<T, S, TA, TB, VECTORS, PIECES>(p, shared, row0, col0);
 }
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
@@ -88,6 +103,45 @@ static dt_err run_few_rows(dt_device *dev, const matmul &p, bool trans_b, dt_str
     return run_pieces<T, few_rows<BM, STAGES>, true>(dev, p, trans_b, s);
 }
 
+template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
+static dt_err run_groups(const matmul &p, dt_stream *s)
+{
+    static bool allowed;
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_groups_kernel<T, S, TA, TB, VECTORS, PIECES>), S::shared_nbytes);
+    allowed = true;
+    launch(s, grid_of_groups<S>(p, TA), S::THREADS, S::shared_nbytes,
+           matmul_mma_groups_kernel<T, S, TA, TB, VECTORS, PIECES>, p);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+template <class T, class S, bool VECTORS>
+static dt_err run_form_of_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
+{
+    if (trans_a) return run_groups<T, S, true, false, VECTORS, false>(p, s);
+    return trans_b ? run_groups<T, S, false, true, VECTORS, false>(p, s)
+                   : run_groups<T, S, false, false, VECTORS, false>(p, s);
+}
+
+/* A grouped matmul. The host knows the mean number of rows of a group only. */
+template <class T> static dt_err run_groups(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
+{
+    const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
+                  n_large = ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) * (trans_a ? p.n_groups : 1);
+    const bool vectors = vectors_fit((size_t)(p.lda | p.ldb | (trans_a ? 0 : p.group_stride)) * sizeof(T), p.a, p.b);
+    if (p.piece > 0) {
+        if (!trans_b)
+            return vectors ? run_groups<T, medium, false, false, true, true>(p, s)
+                           : run_groups<T, medium, false, false, false, true>(p, s);
+        return vectors ? run_groups<T, medium, false, true, true, true>(p, s)
+                       : run_groups<T, medium, false, true, false, true>(p, s);
+    }
+    if (!vectors) return run_form_of_groups<T, medium, false>(p, trans_a, trans_b, s);
+    if (n_large >= n_sm && (trans_a || p.m >= (int64_t)large::BM * p.n_groups))
+        return run_form_of_groups<T, large, true>(p, trans_a, trans_b, s);
+    return run_form_of_groups<T, medium, true>(p, trans_a, trans_b, s);
+}
+
 /* Large tiles read A and B least often. They are used if there are enough of them to fill the GPU. */
 template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
@@ -108,6 +162,9 @@ template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool
 
 dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
 {
+    if (p.n_groups > 0)
+        return dt == DT_BF16 ? run_groups<bf16>(dev, p, trans_a, trans_b, s)
+                             : run_groups<__half>(dev, p, trans_a, trans_b, s);
     return dt == DT_BF16 ? run_tiles<bf16>(dev, p, trans_a, trans_b, s)
                          : run_tiles<__half>(dev, p, trans_a, trans_b, s);
 }

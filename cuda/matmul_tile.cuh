@@ -23,6 +23,9 @@ struct matmul {
     int64_t ld_parts;
     dt_epilogue epilogue;
     dt_activation act;
+    int n_groups; /* of a grouped matmul (dt_matmul); 0: one matmul */
+    const int32_t *group_start;
+    int64_t group_stride;
 };
 
 dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
@@ -54,6 +57,71 @@ __device__ inline tile_place place_of_tile(int64_t block, int64_t n_tile_rows, i
     const int64_t band = block / (BAND * n_tile_cols), in_band = block % (BAND * n_tile_cols), first = band * BAND;
     const int64_t rows = n_tile_rows - first < BAND ? n_tile_rows - first : BAND;
     return {first + in_band % rows, in_band / rows};
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+/** The group to which tile row `slot` belongs, if each group has a tile row per BM of its rows, and *slot in the group.
+ *  n_groups: the slot is not used. Each warp sums the groups' tile rows, 32 groups at a time. */
+template <int BM> __device__ inline int group_of_slot(const matmul &p, int64_t *slot)
+{
+    const int lane = threadIdx.x % WARP;
+    for (int first = 0; first < p.n_groups; first += WARP) {
+        const int g = first + lane, own = g < p.n_groups ? (p.group_start[g + 1] - p.group_start[g] + BM - 1) / BM : 0;
+        int end = own; /* sum up to this lane's group */
+        for (int d = 1; d < WARP; d *= 2) {
+            const int before = __shfl_up_sync(0xffffffffu, end, d);
+            if (lane >= d) end += before;
+        }
+        const uint32_t after = __ballot_sync(0xffffffffu, end > *slot);
+        if (after) {
+            const int at = __ffs((int)after) - 1;
+            *slot -= __shfl_sync(0xffffffffu, end - own, at);
+            return first + at;
+        }
+        *slot -= __shfl_sync(0xffffffffu, end, WARP - 1);
+    }
+    return p.n_groups;
+}
+
+template <class P> __device__ inline P *moved(P *p, int64_t elems, size_t size)
+{
+    return p ? (P *)((char *)p + elems * (int64_t)size) : nullptr;
+}
+
+/** Reduce p to the block's group. TA: group blockIdx.y, tile blockIdx.x of its C; otherwise tile row slot blockIdx.x and
+ *  tile column blockIdx.y. False: the block has nothing to compute. */
+template <class T, class S, bool TA> __device__ inline bool enter_group(matmul &p, int64_t *row0, int64_t *col0)
+{
+    const size_t c_size = p.c_float ? sizeof(float) : sizeof(T), d_size = p.d_float ? sizeof(float) : sizeof(T);
+    int64_t slot = blockIdx.x;
+    const int g = TA ? (int)blockIdx.y : group_of_slot<S::BM>(p, &slot);
+    if (g >= p.n_groups) return false;
+    const int64_t first = p.group_start[g], n = p.group_start[g + 1] - first, own = g * p.group_stride;
+    p.a = moved(p.a, first * p.lda, sizeof(T));
+    if (TA) {
+        const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+        p.k = n;
+        p.b = moved(p.b, first * p.ldb, sizeof(T));
+        p.c = moved(p.c, own, c_size);
+        p.d = moved(p.d, own, d_size); /* C, or none */
+        *row0 = tile.row * S::BM, *col0 = tile.col * S::BN;
+    } else {
+        p.m = n;
+        p.b = moved(p.b, own, sizeof(T));
+        p.c = moved(p.c, first * p.ldc, c_size);
+        p.d = moved(p.d, first * p.ldd, d_size);
+        p.aux = moved(p.aux, first * p.ld_aux, sizeof(T));
+        *row0 = slot * S::BM, *col0 = blockIdx.y * (int64_t)S::BN;
+    }
+    return true;
+}
+
+/** The grid for enter_group. */
+template <class S> static inline dim3 grid_of_groups(const matmul &p, bool trans_a)
+{
+    if (trans_a) return dim3((unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN)), (unsigned)p.n_groups);
+    return dim3((unsigned)(p.m / S::BM + p.n_groups), (unsigned)ceil_div(p.n, S::BN));
 }
 
 /* ---- addend, bias, epilogue ------------------------------------------------------------------------------------- */

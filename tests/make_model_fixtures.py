@@ -61,11 +61,22 @@ CASES = {
     "gemma3_text": dict(dict(RMS, rms_norm_eps=1.0, num_hidden_layers=3), model_type="gemma3_text", num_attention_heads=4, num_key_value_heads=1, head_dim=8,
                         query_pre_attn_scalar=100, sliding_window=5, sliding_window_pattern=2, rope_theta=1000000.0, rope_local_base_freq=500.0,
                         rope_scaling=dict(rope_type="linear", factor=8.0), hidden_activation="gelu_pytorch_tanh", pad_token_id=0),
+    "qwen3_moe": dict(RMS, model_type="qwen3_moe", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0,
+                      num_experts=7, num_experts_per_tok=3, moe_intermediate_size=12, norm_topk_prob=True, mlp_only_layers=[1], attention_bias=True),
+    # more experts than assignments: some have no rows
+    "qwen3_moe_many": dict(RMS, model_type="qwen3_moe", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_experts=33,
+                           num_experts_per_tok=1, moe_intermediate_size=9, norm_topk_prob=False, decoder_sparse_step=2, tie_word_embeddings=True,
+                           use_sliding_window=True, sliding_window=5),
+    "mixtral": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=5,
+                    num_experts_per_tok=2, sliding_window=5),
+    # every token uses every expert
+    "mixtral_all": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=3,
+                        num_experts_per_tok=3),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
-               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM")
+               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM")
 
 
 def numbers(name, n):
@@ -79,6 +90,25 @@ def weight(name, shape):
     u = numbers(name, math.prod(shape)).reshape(shape)
     is_norm = len(shape) == 1 and name.endswith("weight")
     return torch.tensor((1 if is_norm else 0) + 0.5 * u, dtype=torch.float32)
+
+
+def stored(name, tensor, config):
+    """(name, part) for each tensor in files of a parameter: transformers fuses the experts of a layer in memory."""
+    if config["model_type"] == "mixtral":
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    words = ("w1", "w3", "w2") if config["model_type"] == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    base, _, last = name.rpartition(".")
+    if not base.endswith(".experts"):
+        return [(name, tensor)]
+    parts = []
+    for e in range(tensor.shape[0]):
+        if last == "gate_up_proj":
+            half = tensor.shape[1] // 2
+            parts.append((f"{base}.{e}.{words[0]}.weight", tensor[e, :half]))
+            parts.append((f"{base}.{e}.{words[1]}.weight", tensor[e, half:]))
+        else:
+            parts.append((f"{base}.{e}.{words[2]}.weight", tensor[e]))
+    return parts
 
 
 def batch(case, k):
@@ -96,10 +126,12 @@ def batch(case, k):
 def build(config, dtype):
     config = dict(config)
     cls = getattr(transformers, CLASSES[config["model_type"]])
-    model = cls._from_config(cls.config_class(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager")
+    experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config else {}
+    model = cls._from_config(cls.config_class(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager", **experts)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(weight(name, tuple(p.shape)))
+            for part, q in stored(name, p, config):
+                q.copy_(weight(part, tuple(q.shape)))
     return model.to(dtype).train()
 
 
@@ -175,9 +207,10 @@ def make(name, config):
     case["loss"] = digits(float(loss))
     case["grad_norm"], case["grad_dot"] = {}, {}
     for n, p in model.named_parameters():
-        g = p.grad.double().numpy().ravel()
-        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
-        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+        for part, q in stored(n, p.grad, config):
+            g = q.double().numpy().ravel()
+            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
+            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
     case["losses"] = [digits(v) for v in train(case, torch.float32)]
     case["bf16_losses"] = [digits(v) for v in train(case, torch.bfloat16)]
     return case

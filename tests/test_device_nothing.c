@@ -10,6 +10,7 @@ enum { N_TYPES = sizeof types / sizeof types[0], N = 64, N_SCRATCH = 1 << 13 };
 static uint8_t arrays[MAX_COPIES][N];
 static float scratch[N_SCRATCH];
 static uint64_t result[2]; /* of reductions */
+static int32_t start[3];   /* of order_experts */
 
 #define A(i) ((void *)ARR(arrays[i], N))
 #define SCRATCH ((void *)ARR(scratch, N_SCRATCH))
@@ -36,6 +37,7 @@ static void expect_nothing(const char *op, dt_err err)
 static void *array_of(fixture *f, const char *name)
 {
     if (!strcmp(name, "result")) return ARR(result, 2);
+    if (!strcmp(name, "start")) return ARR(start, 3);
     return !strcmp(name, "scratch") ? SCRATCH : A(f->n_copies); /* the next array */
 }
 
@@ -59,6 +61,7 @@ static double value_of(const char *name)
                                                                                         : 1;
 }
 
+static dt_routing none_dt_routing(fixture *f, dt_dtype dt) { return (dt_routing){.n_experts = 2, .k = 1}; }
 static dt_patches none_dt_patches(fixture *f, dt_dtype dt) { return (dt_patches){.size = 4, .patch = 2, .dt = dt}; }
 static dt_matmul none_dt_matmul(fixture *f, dt_dtype dt)
 {

@@ -5,9 +5,10 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 32 };
-static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",       "llama_linear", "llama_dynamic",
-                                    "mistral", "qwen2",        "qwen3",       "olmo2",        "granite",
-                                    "smollm3", "gemma2",       "gemma3_text", "olmo3",        "seed_oss"};
+static const char *const CASES[] = {"gpt2",      "gpt2_variant",   "llama",       "llama_linear", "llama_dynamic",
+                                    "mistral",   "qwen2",          "qwen3",       "olmo2",        "granite",
+                                    "smollm3",   "gemma2",         "gemma3_text", "olmo3",        "seed_oss",
+                                    "qwen3_moe", "qwen3_moe_many", "mixtral",     "mixtral_all"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {
@@ -132,7 +133,9 @@ TEST(twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32)
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
         open_fixture(&f, CASES[c], DT_F16, 0);
-        train(&f, CASES[c], "losses", 1e-2 / 8);
+        /* a router chooses the experts of a token whose probabilities are nearly equal by a rounding: a share of the
+         * loss that does not become smaller with the roundings */
+        train(&f, CASES[c], "losses", f.r.mc.num_experts > 0 ? 5e-3 : 1e-2 / 8);
         close_fixture(&f);
     }
 }

@@ -140,6 +140,18 @@ static const char *list_layers(const dt_model_config *mc, const dt_unit *units, 
     return out;
 }
 
+/* Is it the end of an expert's or a router's name? */
+static bool names_expert(const char *name, const dt_unit *units, int n_units)
+{
+    char module[DT_NAME_MAX];
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            module_of(&units[u].tensors[i], module);
+            if (units[u].tensors[i].of_expert && module_is_called(module, name)) return true;
+        }
+    return false;
+}
+
 static bool names_layer(const char *name, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     char module[DT_NAME_MAX];
@@ -161,11 +173,16 @@ static const char *first_target(const dt_lora *l)
 static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     char layers[1024];
-    for (int i = 0; i < l->target_modules.n && !l->lenient; i++)
+    for (int i = 0; i < l->target_modules.n && !l->lenient; i++) {
+        const char *name = l->target_modules.list[i];
+        DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
+                 "experts cannot have adapters, but '%s' is the name of one; choose from %s", name,
+                 list_layers(mc, units, n_units, layers, sizeof layers));
         DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
                  "this model has no layer '%s'%s; choose from %s", l->target_modules.list[i],
                  mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
                  list_layers(mc, units, n_units, layers, sizeof layers));
+    }
     return DT_OK;
 }
 

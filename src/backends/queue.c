@@ -36,6 +36,7 @@ static void reach_dt_matmul(dt_device *dev, dt_matmul *d)
     REACH(d->a_scaled.scale);
     REACH(d->b_scaled.scale);
     REACH(d->b_scaled.blocks);
+    REACH(d->group_start);
 }
 
 static void reach_dt_heads(dt_device *dev, dt_heads *d)
@@ -85,6 +86,7 @@ static void reach_dt_token_rows(dt_device *dev, dt_token_rows *d)
     REACH(d->list_len);
 }
 
+static void reach_dt_routing(dt_device *dev, dt_routing *d) {}
 static void reach_dt_patches(dt_device *dev, dt_patches *d) {}
 static void reach_dt_conv(dt_device *dev, dt_conv *d)
 {

@@ -1,5 +1,6 @@
 /* device_check.c - checks of operation descriptions, and trial matmuls of libraries: see device_check.h. */
 #include "dtrain/device/device_check.h"
+#include "dtrain/device/nf4.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -70,8 +71,57 @@ static dt_err check_scales(const dt_matmul *mm)
     return DT_OK;
 }
 
+static dt_err check_groups(const dt_matmul *mm)
+{
+    DT_CHECK(mm->n_groups == 0 || (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && !mm->bias &&
+                                   mm->sums_of == DT_SUMS_NONE && (!mm->trans_a || (!mm->addend && !mm->trans_b))),
+             DT_ERR_ARG, "internal: matmul: %d groups%s%s%s", mm->n_groups,
+             mm->group_start ? "" : " without their rows",
+             mm->bias || mm->sums_of != DT_SUMS_NONE ? " with a bias or sums" : "",
+             mm->trans_a && (mm->addend || mm->trans_b) ? " with A transposed and an addend, or B too" : "");
+    return DT_OK;
+}
+
+dt_matmul dt_matmul_group(const dt_matmul *mm, int g, const void **a, const void **b, void **c)
+{
+    dt_matmul part = *mm;
+    const int64_t first = mm->group_start[g], n = mm->group_start[g + 1] - first, own = g * mm->group_stride;
+    const size_t ab = dt_dtype_size(mm->dt), cc = dt_dtype_size(mm->c_dtype);
+    part.n_groups = 0;
+    *a = (const char *)*a + (size_t)(first * mm->lda) * ab;
+    if (mm->trans_a) {
+        part.k = n;
+        *b = (const char *)*b + (size_t)(first * mm->ldb) * ab;
+        *c = (char *)*c + (size_t)own * cc;
+        return part;
+    }
+    part.m = n;
+    *c = (char *)*c + (size_t)(first * mm->ldc) * cc;
+    if (mm->addend)
+        part.addend = (const char *)mm->addend + (size_t)(first * mm->ldd) * dt_dtype_size(mm->addend_dtype);
+    if (mm->aux) part.aux = (char *)mm->aux + (size_t)(first * mm->ld_aux) * ab;
+    dt_scaled *s = &part.b_scaled;
+    if (s->how == DT_SCALE_NONE) *b = (const char *)*b + (size_t)own * ab;
+    if (s->how == DT_SCALE_MATRIX || s->how == DT_SCALE_ROWS) *b = (const char *)*b + own;
+    if (s->how == DT_SCALE_ROWS) s->scale += g * (mm->trans_b ? mm->n : mm->k);
+    if (s->how == DT_SCALE_NF4) {
+        *b = (const char *)*b + own / 2;
+        s->blocks += own / DT_NF4_BLOCK;
+        s->scale += 2 * (own / DT_NF4_BLOCK >> dt_nf4_shift(s->finer));
+    }
+    return part;
+}
+
+dt_err dt_routing_check(const dt_routing *r)
+{
+    DT_CHECK(r->n_tok >= 0 && r->k > 0 && r->k <= r->n_experts && r->n_experts <= DT_MAX_EXPERTS, DT_ERR_ARG,
+             "internal: route: %" PRId64 " tokens, %d of %d experts", r->n_tok, r->k, r->n_experts);
+    return DT_OK;
+}
+
 dt_err dt_matmul_check(const dt_matmul *mm)
 {
+    DT_TRY(check_groups(mm));
     DT_TRY(check_shape(mm));
     DT_TRY(check_addend(mm));
     DT_TRY(check_scales(mm));

@@ -1,5 +1,5 @@
 /* block.c - forward and backward of one transformer block, from the family's list of steps. A block is two branches,
- * attention and MLP, each with a residual:
+ * attention and MLP or experts, each with a residual:
  *
  *     y = x + dropout(s post(mixer(pre(x))))
  *
@@ -14,8 +14,10 @@
 #include "mixer.h"
 
 static const struct mixer MIXERS[] = {
-    [STEP_ATTENTION] = {SLOT_QKV, SLOT_O, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward},
-    [STEP_MLP] = {SLOT_UP, SLOT_DOWN, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward}};
+    [STEP_ATTENTION] = {SLOT_QKV, SLOT_O, SLOT_QKV, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
+    [STEP_MLP] = {SLOT_UP, SLOT_DOWN, SLOT_UP, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
+    [STEP_EXPERTS] = {SLOT_ROUTER, SLOT_EXPERT_DOWN, SLOT_EXPERT_UP, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
+                      dt_experts_finish}};
 
 static const struct mixer *mixer_of(const struct block *b, int i) { return &MIXERS[b->branch[i].mixer]; }
 
@@ -46,7 +48,8 @@ const void *dt_mixer_input(const struct block *b, int i, const struct block_acts
 dt_err dt_mixer_remake_input(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                              const struct block_acts *a)
 {
-    const bool read = dt_linear_keeps_input(&b->linear[mixer_of(b, i)->first]);
+    const struct mixer *k = mixer_of(b, i);
+    const bool read = dt_linear_keeps_input(&b->linear[k->first]) || dt_linear_keeps_input(&b->linear[k->also]);
     return dt_model_remakes(m) && read ? pre_norm(m, b, i, w, a) : DT_OK;
 }
 
@@ -63,7 +66,11 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
     void *y = i == 0 ? a->x_mid : a->x_out, *z = post && m->opt.training ? k->out : m->s.drop;
     const struct with_matmul with = {.addend = fused ? x : NULL, .low = a->low[last]};
     if (!post && !want_output) return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok), with.low);
-    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
+    if (mixer_of(b, i)->finish) {
+        DT_TRY(mixer_of(b, i)->finish(m, b, w, a, with.addend, fused ? y : z));
+    } else {
+        DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
+    }
     if (fused) return DT_OK;
     if (post) DT_TRY(dt_norm_forward(m, &b->branch[i].post, w, z, m->s.drop, k->post.mean, k->post.rstd, m->n_tok));
     if (!want_output) return DT_OK;

@@ -17,6 +17,8 @@ static const dt_tensor *find(const dt_unit *u, const char *name)
     return NULL;
 }
 
+static const struct linear NO_LINEAR = {.w = {.offset = -1}, .b = {.offset = -1}};
+
 static struct tensor_at at(const dt_tensor *t)
 {
     return t ? (struct tensor_at){t->offset, t->part} : (struct tensor_at){.offset = -1};
@@ -107,18 +109,24 @@ static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot 
     return k ? dt_norm_at(u, k->name) : NO_NORM;
 }
 
-/* The linear layer of a slot: one matmul computes its modules. */
+/* The linear layer of a slot: one matmul computes its modules. Experts: found by the first one's. */
 static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct block *b, enum slot slot)
 {
+    const struct module *first = dt_family_find(m->mc->family->block, slot);
+    char names[MAX_LOW][64];
     struct fused of = {{NULL}, {0}};
     int64_t n_in = 0;
     int n = 0;
-    for (const struct module *k = dt_family_find(m->mc->family->block, slot); k->slot == slot && k->name; k++) {
-        of.name[n] = k->name;
+    for (const struct module *k = first; k->slot == slot && k->name; k++) {
+        dt_module_name(k, 0, names[n]);
+        of.name[n] = names[n];
         of.n_out[n++] = dt_family_size(m->mc, k->out);
         n_in = dt_family_size(m->mc, k->in);
     }
-    return linear_at(m, u, slot, b->layer, n_in, &of);
+    struct linear l = linear_at(m, u, slot, b->layer, n_in, &of);
+    l.n_groups = first->flags & PER_EXPERT ? (int)m->E : 0;
+    l.in_fp32 = slot == SLOT_ROUTER;
+    return l;
 }
 
 /* A norm before the mixer is the branch's `pre`, a norm after it its `post`. False: a norm is missing. */
@@ -131,7 +139,7 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
         if (*s == STEP_ADD) {
             of++;
         } else if (*s == STEP_ATTENTION || *s == STEP_MLP) {
-            of->mixer = *s;
+            of->mixer = *s == STEP_MLP && b->traits.sparse ? STEP_EXPERTS : *s;
         } else {
             struct norm *n = of->mixer == STEP_END ? &of->pre : &of->post;
             *n = norm_of(u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
@@ -148,8 +156,10 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
-        b->linear[s] = linear_of(m, u, b, s);
-        complete = complete && dt_exists(b->linear[s].w);
+        const struct module *first = dt_family_find(of, s);
+        const bool here = first && dt_module_is_in(first, b->traits);
+        b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;
+        complete = complete && here == dt_exists(b->linear[s].w);
     }
     complete = complete && (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
     DT_EXPECT(complete);

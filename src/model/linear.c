@@ -14,6 +14,13 @@ static void add_to_matmul(const dt_model *m, const struct with_matmul *with, dt_
     mm->ld_aux = mm->ldc;
 }
 
+static void add_groups(const struct linear *l, const int32_t *start, dt_matmul *mm)
+{
+    mm->n_groups = l->n_groups;
+    mm->group_start = start;
+    mm->group_stride = l->n_in * l->n_out;
+}
+
 /* The storage format of the layer's matrix. */
 static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 {
@@ -37,17 +44,19 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .ldb = l->w_ld,
                     .ldc = y_ld,
                     .dt = m->opt.dtype,
-                    .c_dtype = m->opt.dtype,
+                    .c_dtype = l->in_fp32 ? DT_F32 : m->opt.dtype,
                     .batch_invariant = dt_model_is_invariant(m),
                     .b_scaled = scales_of(l, w)};
     add_to_matmul(m, &with, &mm);
+    add_groups(l, with.group_start, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
     return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows), with.low);
 }
 
 /* dW = dy^T x, or x^T dy if the matrix is stored transposed, and the bias gradient: column sums of dy. */
-static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
-                              int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows)
+dt_err dt_linear_weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
+                                 int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows,
+                                 const int32_t *group_start)
 {
     dt_matmul mm = {.m = l->n_out,
                     .n = l->n_in,
@@ -60,6 +69,8 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
                     .c_dtype = g->dtype,
                     .accumulate = g->accumulate};
     void *dw = dt_gradient(g, l->w);
+    if (!dw) return DT_OK;
+    add_groups(l, group_start, &mm);
     if (dt_is_trained(l->b)) {
         mm.sums_of = l->in_first ? DT_SUMS_OF_B : DT_SUMS_OF_A;
         mm.sums = dt_gradient(g, l->b);
@@ -74,9 +85,8 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
     return m->ops->matmul(m->dev, &mm, x, dy, dw, m->stream);
 }
 
-dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
-                          const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
-                          struct with_matmul with, int64_t n_rows)
+dt_err dt_linear_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
+                                int64_t dy_ld, void *dx, int64_t dx_ld, struct with_matmul with, int64_t n_rows)
 {
     dt_matmul mm = {.m = n_rows,
                     .n = l->n_in,
@@ -89,16 +99,23 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                     .c_dtype = m->opt.dtype,
                     .b_scaled = scales_of(l, w)};
     add_to_matmul(m, &with, &mm);
+    add_groups(l, with.group_start, &mm);
+    return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
+}
+
+dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
+                          const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
+                          struct with_matmul with, int64_t n_rows)
+{
     if (dt_is_trained(l->b) && !dt_is_trained(l->w))
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
                                      g->accumulate, m->stream));
-    if (dt_is_trained(l->w)) DT_TRY(weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows));
+    DT_TRY(dt_linear_weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows, with.group_start));
     if (l->n_low > 0) {
         DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, dt_low_rank_tokens(m, n_rows), with.low));
-        mm.addend = dx;
+        with.addend = dx;
     }
-    if (!dx) return DT_OK;
-    return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
+    return dx ? dt_linear_input_gradient(m, l, w, dy, dy_ld, dx, dx_ld, with, n_rows) : DT_OK;
 }
 
 dt_rmsnorm dt_rmsnorm_of(const dt_model *m, int64_t n_rows, int64_t width, int64_t ld)

@@ -1,4 +1,4 @@
-/* mixer.h - the part of a branch between its norms: attention, or an MLP. Private to the files of blocks. */
+/* mixer.h - the part of a branch between its norms: attention, an MLP, or a mixture of experts. Private to the files of blocks. */
 #ifndef DT_MODEL_MIXER_H
 #define DT_MODEL_MIXER_H
 
@@ -8,6 +8,7 @@
  *  forward, and everything outside of the two. */
 struct mixer {
     enum slot first, last;
+    enum slot also;         /* another layer that reads the branch's input; or first */
     enum dropout_site site; /* of the branch */
     /* inner: out, the input of the last layer, from the input x. cache: keys and values of the tokens so far; NULL:
      * without */
@@ -16,6 +17,10 @@ struct mixer {
     /* s.dnorm: out, the gradient of branch i's input, from dy, that of the last layer's output */
     dt_err (*backward)(const dt_model *m, const struct block *b, int i, const dt_param_view *w, const dt_grad_view *g,
                        const struct block_acts *a, const void *dy);
+    /* y = the output of the last layer, from `inner`, plus addend (NULL: 0), which may be y. NULL: block.c calls
+     * dt_linear_forward */
+    dt_err (*finish)(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                     const void *addend, void *y);
 };
 
 /** The input of branch i's mixer. */
@@ -34,5 +39,12 @@ dt_err dt_mlp_mix(const dt_model *m, const struct block *b, const dt_param_view 
                   const void *x, void *cache, const void **inner);
 dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                            const dt_grad_view *g, const struct block_acts *a, const void *dy);
+/* mix_experts.c */
+dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                      const void *x, void *cache, const void **inner);
+dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                               const dt_grad_view *g, const struct block_acts *a, const void *dy);
+dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                         const void *addend, void *y);
 
 #endif

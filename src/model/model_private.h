@@ -3,6 +3,7 @@
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim,
  *          K = num_key_value_heads * head_dim, W = Q + 2K, F intermediate_size,
  *          U = F (plain MLP) or 2F (gate and up concatenated), V vocab_size, R rows of a chunk of the head.
+ *          Of mixtures: E num_experts, k num_experts_per_tok, X moe_intermediate_size, N = T k rows.
  * All activations are [T, width], rows contiguous unless a leading dimension is given. */
 #ifndef DT_MODEL_PRIVATE_H
 #define DT_MODEL_PRIVATE_H
@@ -48,6 +49,7 @@ struct linear {
     int finer;                            /* of an nf4 W (dt_scaled) */
     int64_t w_ld;
     bool in_first;
+    int n_groups; /* experts, whose matrices w follow one another; 0: one matrix */
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
@@ -92,6 +94,19 @@ struct norm_stats {
     float *mean, *rstd;
 };
 
+/** Activations of a mixture of experts. An assignment t k + j is the j-th expert of token t. Rows are the assignments in
+ *  the order of their experts. */
+struct expert_acts {
+    float *prob;                 /* [T,E]: of the router */
+    int32_t *expert;             /* [T,k] */
+    float *weight;               /* [T,k] */
+    int32_t *start;              /* [E+1]: the first row of each expert */
+    int32_t *row;                /* [T,k]: of an assignment */
+    int32_t *assignment, *token; /* [N]: of a row */
+    void *up;                    /* [N,2X]: backward overwrites it with its gradient */
+    void *act;                   /* [N,X]: cheap to recompute */
+};
+
 /** Activations of a branch. */
 struct branch_acts {
     void *norm; /* [T,C]: output of its norm pre; cheap to recompute */
@@ -114,6 +129,7 @@ struct block_acts {
     float *lse;                 /* [T, heads] */
     void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
     struct branch_acts branch[N_BRANCHES];
+    struct expert_acts experts;
     /* cheap to recompute */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed if it is part of raw) */
     void *act;              /* [T,F] */
@@ -129,6 +145,10 @@ struct scratch {
     void *datt;  /* [T,Q] */
     void *dqkv;  /* [T,W] */
     float *attention, *norm;
+    void *rows;     /* [N,C]: inputs or outputs of experts, or their gradients */
+    void *drows;    /* [N,X]: gradient of act */
+    float *dweight; /* [T,k] */
+    void *dlogits;  /* [T,E] */
     int64_t attention_elems;
     void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
     void *low_d; /* [T, maximum r]: gradient of h */
@@ -284,7 +304,9 @@ struct dt_model {
     dt_phase *phase;
 
     int64_t C, Q, K, W, F, U, V;
-    size_t elem; /* bytes of an activation or parameter */
+    int64_t E, k, X; /* 0: no experts */
+    bool dense;      /* a block has an MLP without experts */
+    size_t elem;     /* bytes of an activation or parameter */
     bool tied;
     bool dropout; /* any layer has dropout */
 
@@ -435,9 +457,10 @@ struct norm dt_norm_at(const dt_unit *u, const char *name);
 struct with_matmul {
     const void *addend;
     dt_epilogue epilogue;
-    void *act_in;    /* leading dimension: that of the output */
-    bool act_of_aux; /* act_of_aux of dt_matmul, for act_in */
-    void *low;       /* h of the layer's adapters: written by forward, read by backward */
+    void *act_in;               /* leading dimension: that of the output */
+    bool act_of_aux;            /* act_of_aux of dt_matmul, for act_in */
+    void *low;                  /* h of the layer's adapters: written by forward, read by backward */
+    const int32_t *group_start; /* of a layer of experts: the first row of each (dt_matmul) */
 };
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with);
@@ -446,6 +469,14 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_matmul with, int64_t n_rows);
+
+/** The two parts of dt_linear_backward, for a layer without adapters and biases: the gradients of the trained weights,
+ *  and dx. */
+dt_err dt_linear_weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
+                                 int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows,
+                                 const int32_t *group_start);
+dt_err dt_linear_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
+                                int64_t dy_ld, void *dx, int64_t dx_ld, struct with_matmul with, int64_t n_rows);
 
 /* low_rank.c; x and dx: contiguous rows of n_in elements */
 /** Rows that pass through adapters, and their token keys (device; NULL: no dropout). */

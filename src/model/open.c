@@ -51,6 +51,20 @@ static struct norm_stats place_stats(const dt_model *m, struct arena *a, bool ex
     return (struct norm_stats){dt_take(a, T, 1, sizeof(float)), dt_take(a, T, 1, sizeof(float))};
 }
 
+/* Everything that takes little memory is kept in any case. */
+static void place_experts(const dt_model *m, struct arena *a, struct expert_acts *s)
+{
+    const int64_t T = m->opt.max_tok, N = T * m->k;
+    s->prob = dt_take(a, T, m->E, sizeof(float));
+    s->weight = dt_take(a, N, 1, sizeof(float));
+    s->expert = dt_take(a, N, 1, sizeof(int32_t));
+    s->start = dt_take(a, m->E > 0 ? m->E + 1 : 0, 1, sizeof(int32_t));
+    s->row = dt_take(a, N, 1, sizeof(int32_t));
+    s->assignment = dt_take(a, N, 1, sizeof(int32_t));
+    s->token = dt_take(a, N, 1, sizeof(int32_t));
+    s->up = dt_take(a, N, 2 * m->X, m->elem);
+}
+
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
@@ -59,7 +73,8 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     s->raw = dt_take(a, T, m->W, e);
     if (!dt_model_keeps_raw(m)) s->qk = s->raw;
     s->att = dt_take(a, T, m->Q, e);
-    s->up = dt_take(a, T, m->U, e);
+    s->up = dt_take(a, m->dense ? T : 0, m->U, e);
+    place_experts(m, a, &s->experts);
     for (int i = 0; i < N_BRANCHES; i++) {
         const struct branch *of = &a_block(m)->branch[i];
         s->branch[i].pre = place_stats(m, a, dt_exists(of->pre.w));
@@ -76,7 +91,8 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     const size_t e = m->elem, f = sizeof(float);
     for (int i = 0; i < N_BRANCHES; i++)
         s->branch[i].norm = dt_take(a, dt_exists(a_block(m)->branch[i].pre.w) ? T : 0, m->C, e);
-    s->act = dt_take(a, T, m->F, e);
+    s->act = dt_take(a, m->dense ? T : 0, m->F, e);
+    s->experts.act = dt_take(a, T * m->k, m->X, e);
     if (!m->mc->qk_norm) return;
     if (dt_model_keeps_raw(m)) s->qk = dt_take(a, T, m->W, e);
     s->rstd_q = dt_take(a, T, m->mc->num_attention_heads, f);
@@ -107,7 +123,10 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
     m->s.dnorm = dt_take(a, T, m->C, e);
     const size_t from = a->used;
-    m->s.dact = dt_take(a, T, m->F, e);
+    m->s.dact = dt_take(a, m->dense ? T : 0, m->F, e);
+    m->s.drows = dt_take(a, T * m->k, m->X, e);
+    m->s.dweight = dt_take(a, T * m->k, 1, sizeof(float));
+    m->s.dlogits = dt_take(a, T, m->E, e);
     const size_t mlp_end = a->used;
     a->used = from;
     m->s.datt = dt_take(a, T, m->Q, e);
@@ -194,6 +213,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     place_tied_sums(m, a);
     const size_t from = a->used;
     m->s.drop = dt_take(a, adds_apart(m) ? m->opt.max_tok : 0, m->C, m->elem);
+    m->s.rows = dt_take(a, m->opt.max_tok * m->k, m->C, m->elem);
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
@@ -423,6 +443,8 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->F = mc->intermediate_size;
     m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
+    m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) m->dense = m->dense || !dt_model_layer(mc, i).sparse;
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = dt_model_longest(m);

@@ -22,6 +22,9 @@ static const struct slot_kind {
     [SLOT_O] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
     [SLOT_UP] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
     [SLOT_DOWN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
+    [SLOT_ROUTER] = {DT_KIND_MATRIX, DT_SITE_NONE, -1, -1},
+    [SLOT_EXPERT_UP] = {DT_KIND_MATRIX, DT_SITE_NONE, 0, 0},
+    [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, 1, -1},
     [SLOT_NORM1] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
@@ -49,24 +52,26 @@ static int shape_of(const struct builder *b, const struct module *k, int64_t sha
     return k->slot == SLOT_PATCHES ? 4 : k->in == NO_SIZE ? 1 : 2;
 }
 
-static dt_err add_weight(const struct builder *b, const struct module *k, bool new_group)
+static dt_err add_weight(const struct builder *b, const struct module *k, int64_t expert, bool new_group)
 {
-    char name[DT_NAME_MAX];
+    char name[2 * DT_NAME_MAX], module[64];
     int64_t shape[DT_MAX_DIMS];
     const int n_dims = shape_of(b, k, shape);
     const struct slot_kind *is = &SLOTS[k->slot];
     const bool norm = is->kind == DT_KIND_NORM, ones = norm && !b->mc->norm_plus_one, linear = k->slot < N_LINEARS,
                in_first = k->flags & IN_FIRST;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
-    snprintf(name, sizeof name, "%s%s%s", b->prefix, k->name, k->slot == SLOT_CLASS ? "" : ".weight");
+    dt_module_name(k, expert, module);
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, k->slot == SLOT_CLASS ? "" : ".weight");
     DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm,
                        norm ? 0 : (float)(b->mc->initializer_range / depth), ones));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
     t->kind = is->kind;
     t->in_first = in_first;
+    t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
-    t->quantisable = !b->tower && linear;
+    t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER;
     return DT_OK;
 }
 
@@ -84,14 +89,24 @@ static bool is_left_out(const struct builder *b, const struct module *k)
 {
     if (k->slot == SLOT_SCORE) return b->n_labels == 0;
     if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
-    return k->only_if && !dt_family_has(b->mc, k->only_if);
+    return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
+}
+
+/* Modules first .. end-1, which one matmul computes. */
+static dt_err add_weights(const struct builder *b, const struct module *of, int first, int end)
+{
+    const int64_t n = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1;
+    for (int64_t e = 0; e < n; e++)
+        for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
+            DT_TRY(add_weight(b, &of[i], e, e == 0 && i == first));
+    return DT_OK;
 }
 
 dt_err dt_units_build(const struct builder *b, const struct module *of)
 {
     for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++) DT_TRY(add_weight(b, &of[i], i == first));
+        DT_TRY(add_weights(b, of, first, end));
         for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
             if (dt_family_has(b->mc, of[i].bias_if)) DT_TRY(add_bias(b, &of[i], i == first));
     }
@@ -116,6 +131,7 @@ static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_
     }
     snprintf(u->name, sizeof u->name, "block.%d", i - 1);
     u->role = DT_UNIT_BLOCK;
+    b.layer = dt_model_layer(mc, i - 1);
     snprintf(b.prefix, sizeof b.prefix, "%s%s%d.", inside, mc->family->blocks, i - 1);
     return dt_units_build(&b, mc->family->block);
 }
@@ -184,6 +200,21 @@ static bool is_matmul(const dt_model_config *mc, const dt_unit *u, const dt_tens
     return predicts && mc->tie_word_embeddings && t->shape[0] == mc->vocab_size && t == &u->tensors[0];
 }
 
+/* The share of the tokens that use an expert, on average. */
+static double share_of_expert(const dt_model_config *mc)
+{
+    return (double)mc->num_experts_per_tok / (double)mc->num_experts;
+}
+
+int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    int64_t n = 0, of_experts = 0;
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            *(units[u].tensors[i].of_expert ? &of_experts : &n) += dt_n_weights(&units[u].tensors[i]);
+    return of_experts > 0 ? n + of_experts / mc->num_experts * mc->num_experts_per_tok : n;
+}
+
 /* Forward takes 2 operations per matrix element and token, backward 2 for the input's gradient and 2 for the matrix's.
  * Attention computes q k^T and p v over the causal half of len^2: 2 Q len^2 in forward, twice that in backward. Norms
  * are not counted, and windows do not reduce the count. */
@@ -196,7 +227,9 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
     for (int u = 0; u < dt_vision_first_unit(units, n_units); u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = &units[u].tensors[i];
-            if (is_matmul(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights(t);
+            if (is_matmul(mc, &units[u], t, predicts))
+                per_token +=
+                    (t->trainable ? 6 : 4) * (double)dt_n_weights(t) * (t->of_expert ? share_of_expert(mc) : 1);
         }
     return per_token * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

@@ -101,10 +101,20 @@ static int by_panels(const dt_matmul_args *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
+/* Launches of a group of a grouped matmul whose B is quantised: it is decoded in panels (stored_group). */
+static int panels_of_group(const dt_matmul *mm)
+{
+    enum { HALF_WORKSPACE = DT_GPU_WORKSPACE_NBYTES / 2 };
+    const int64_t fit = (int64_t)(HALF_WORKSPACE / dt_dtype_size(mm->dt)) / (mm->k > 0 ? mm->k : 1),
+                  most = fit < WHOLE ? fit : fit / WHOLE * WHOLE;
+    return most > 0 ? 2 * (int)((mm->n + most - 1) / most) : 1;
+}
+
 static int n_launches(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
+    if (mm->n_groups > 0) return mm->b_scaled.how == DT_SCALE_NONE ? 1 : mm->n_groups * panels_of_group(mm);
     if (mm->k == 0) return 1;
     if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
     if (mm->batch_invariant) return 1;
@@ -115,11 +125,13 @@ static int n_launches(const dt_matmul_args *x)
 
 /* ---- bytes moved ------------------------------------------------------------------------------------------------- */
 
-/* The matmul reads A and B and writes C once. Each further pass reads and writes C and the auxiliary matrix. */
+/* The matmul reads A and B and writes C once. Of a grouped one as many B as there are rows are read at most. Each further pass reads and writes C and the auxiliary matrix. */
 static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
-    const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
+    const double groups = mm->n_groups > 0 ? (double)dt_min_i64(mm->n_groups, mm->trans_a ? mm->k : mm->m) : 1,
+                 m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, n_b = mm->trans_a ? 1 : groups,
+                 n_c = mm->trans_a && mm->n_groups > 0 ? mm->n_groups : 1, c = n_c * m * n * size_of(mm->c_dtype),
                  of_b = mm->b_scaled.how == DT_SCALE_NONE  ? size_of(mm->dt)
                         : mm->b_scaled.how == DT_SCALE_NF4 ? NF4_NBYTES
                                                            : size_of(mm->b_scaled.stored),
@@ -130,7 +142,7 @@ static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
     dt_launch launch = {.op = "matmul",
                         .dt = mm->dt,
                         .flops = 2 * m * n * k,
-                        .memory = m * k * size_of(mm->dt) + k * n * of_b + c + aux + addend};
+                        .memory = m * k * size_of(mm->dt) + n_b * k * n * of_b + c + aux + addend};
     dt_count_queue(dev, s, &launch);
     launch = (dt_launch){.op = "matmul", .memory = c + aux};
     for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);

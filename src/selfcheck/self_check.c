@@ -286,6 +286,7 @@ dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
         check_rows_cases(&c);
         check_matrix_cases(&c);
         check_delta_cases(&c);
+        check_experts_cases(&c);
         err = verdict(&c, name);
     }
     if (err == DT_OK) DT_INFO("self-check: %d tests agree with the CPU (%.1f s)", c.n_forms, dt_now_s() - begin_s);

@@ -87,8 +87,9 @@ bool check_next(check *c);  /* wait, copy the arrays to the host; select the nex
                (int64_t)(c)->dev[1]->ops->op((c)->dev[1], __VA_ARGS__))
 
 /* cases, by file */
-void check_rows_cases(check *c);   /* self_check_rows.c: elements, rows, norms, embedding, optimizers, sums */
-void check_matrix_cases(check *c); /* self_check_matrix.c: matmuls, attention, classifier, tokens */
-void check_delta_cases(check *c);  /* self_check_delta.c: linear attention, gates */
+void check_rows_cases(check *c);    /* self_check_rows.c: elements, rows, norms, embedding, optimizers, sums */
+void check_matrix_cases(check *c);  /* self_check_matrix.c: matmuls, attention, classifier, tokens */
+void check_delta_cases(check *c);   /* self_check_delta.c: linear attention, gates */
+void check_experts_cases(check *c); /* self_check_experts.c: routing, grouped matmuls */
 
 #endif

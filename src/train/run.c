@@ -136,6 +136,10 @@ static void describe(const dt_run *run)
             " x %d rank%s",
             run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->data->size,
             run->data->size > 1 ? "s" : "");
+    const int64_t n_active = dt_model_n_active(&run->mc, run->units, run->n_units);
+    if (n_active < run_n_param(run))
+        DT_INFO("experts: each token uses %" PRId64 " of %" PRId64 ", and %" PRId64 " parameters",
+                run->mc.num_experts_per_tok, run->mc.num_experts, n_active);
     if (run_trains(run)) describe_trained(run);
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);

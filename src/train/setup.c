@@ -47,10 +47,14 @@ static const struct shape_key {
     SHAPE_KEY_SIZE(head_dim),
     SHAPE_KEY_SIZE(vocab_size),
     SHAPE_KEY_SIZE(max_position_embeddings),
+    SHAPE_KEY_SIZE(num_experts),
+    SHAPE_KEY_SIZE(num_experts_per_tok),
+    SHAPE_KEY_SIZE(moe_intermediate_size),
     SHAPE_KEY(SHAPE_NUMBER, rope_theta, rope_theta),
     SHAPE_KEY(SHAPE_NUMBER, rms_norm_eps, norm_eps),
     SHAPE_KEY(SHAPE_BOOLEAN, tie_word_embeddings, tie_word_embeddings),
     SHAPE_KEY(SHAPE_BOOLEAN, mlp_bias, mlp_bias),
+    SHAPE_KEY(SHAPE_BOOLEAN, norm_topk_prob, norm_topk_prob),
 #undef SHAPE_KEY_SIZE
 #undef SHAPE_KEY
 };

@@ -107,6 +107,14 @@
     MAYBE(model, sliding_window, integer, 1, INT32_MAX, "null", "tokens", \
          "maximum number of tokens that a token attends to, itself included (mistral, qwen2, qwen3); null: all " \
          "preceding tokens") \
+    MAYBE(model, num_experts, integer, 1, 4096, "", "experts", \
+         "number of experts of each mixture (qwen3_moe, mixtral)") \
+    MAYBE(model, num_experts_per_tok, integer, 1, 4096, "", "experts", \
+         "number of experts that each token uses (qwen3_moe, mixtral)") \
+    MAYBE(model, moe_intermediate_size, integer, 1, 1 << 24, "", "", \
+         "width of the hidden layer of an expert (qwen3_moe)") \
+    MAYBE(model, norm_topk_prob, boolean, 0, 0, "", "", \
+         "true: the weights of a token's experts add up to 1 (qwen3_moe)") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
     ENUM(model, attention, "auto", "auto|flash|cudnn", \
          "attention kernel. flash: exact and tiled, never stores the score matrix; cudnn: NVIDIA's library where it " \

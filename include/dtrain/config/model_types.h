@@ -16,7 +16,9 @@
     TYPE(granite) \
     TYPE(smollm3) \
     TYPE(gemma2) \
-    TYPE(gemma3_text)
+    TYPE(gemma3_text) \
+    TYPE(qwen3_moe) \
+    TYPE(mixtral)
 /* clang-format on */
 
 #define DT_AFTER_BAR(type) "|" #type

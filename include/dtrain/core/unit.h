@@ -79,6 +79,7 @@ typedef struct dt_tensor {
     dt_adapter_site site;
     bool quantisable; /* may be stored as codes */
     bool in_first;    /* a matrix is [in, out] instead of [out, in] */
+    bool of_expert;   /* of one expert of a mixture: only some tokens use it */
     int split;        /* dimension that tensor parallelism divides; -1: none, every rank has the whole tensor */
     /* the tensor is divided in dimension split: this rank's part begins at index split_first of split_whole, and shape
      * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */

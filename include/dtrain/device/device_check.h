@@ -9,6 +9,7 @@
 dt_err dt_matmul_check(const dt_matmul *mm);
 
 /* DT_ERR_ARG, naming the violation: the description violates its contract (device.h, device_ops.h). */
+dt_err dt_routing_check(const dt_routing *r);
 dt_err dt_convert_check(const void *src, dt_dtype src_dt, const void *dst, dt_dtype dst_dt, int64_t n);
 dt_err dt_dropout_check(float p);
 dt_err dt_patches_check(const dt_patches *p);

@@ -82,7 +82,19 @@ typedef struct dt_matmul {
     bool accumulate_sums;
 
     dt_scaled a_scaled, b_scaled;
+
+    /* A grouped matmul: n_groups matmuls, of the rows group_start[g] .. group_start[g+1]-1 of a matrix whose number of
+     * rows the host knows, but not how they are divided. Without trans_a these are rows of A, C, D and aux, m is their
+     * total, and group g has its own B, group_stride elements after that of group g-1. With trans_a they are the rows
+     * of A and B (without trans_b), k is their total, and group g has its own C, group_stride elements after that of group g-1; a group
+     * without rows has the empty sum. Row scales, and blocks and groups of nf4, of consecutive matrices B follow one
+     * another. bias and sums are not supported */
+    int n_groups;               /* 0: an ordinary matmul */
+    const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
+    int64_t group_stride;
 } dt_matmul;
+/** The matmul of group g of a grouped matmul, for a host that can read group_start; moves the three matrices. */
+dt_matmul dt_matmul_group(const dt_matmul *mm, int g, const void **a, const void **b, void **c);
 /** A matmul of matrices without gaps between rows; everything else is optional and unset. */
 static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, dt_dtype dt,
                                         dt_dtype c_dtype)
@@ -98,6 +110,19 @@ static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool tr
                        .dt = dt,
                        .c_dtype = c_dtype};
 }
+
+/* ---- mixtures of experts ------------------------------------------------------------------------------------------ */
+
+enum { DT_MAX_EXPERTS = 4096 };
+
+/** Routing of tokens to experts. With the logits z of a token, p = softmax(z), and its experts are those of the k
+ *  largest p, in descending order (ties: the lower number). The weight of expert e is p_e, or with `normalise` p_e / sum
+ *  of the k p. All arrays are float, except the experts' numbers. */
+typedef struct dt_routing {
+    int64_t n_tok;
+    int32_t n_experts, k; /* 1 <= k <= n_experts <= DT_MAX_EXPERTS */
+    bool normalise;
+} dt_routing;
 
 /* ---- image patches ----------------------------------------------------------------------------------------------- */
 

@@ -91,6 +91,40 @@ DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c))
 DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t, ld), VAL(dt_dtype, dt),
       INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate))
 
+/* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
+
+/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN or +inf gets NaN
+ *  weights. */
+DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight))
+DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
+
+/** dlogits [n_tok, n_experts] of dt: the gradient of the logits, from dweight [n_tok, k]. dprob [n_experts]: a gradient
+ *  of each token's p in addition; NULL: none. */
+DT_OP(route_backward, DESC(dt_routing, r), IN(float, prob), IN(int32_t, expert), IN(float, dweight), IN(float, dprob),
+      OUT(void, dlogits), VAL(dt_dtype, dt))
+DT_MOVES(route_backward, matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) +
+                             matrix_nbytes(x->r.n_tok, x->r.n_experts, x->dt) +
+                             2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
+
+/** Stable sort of the assignments i < n_tok k by expert[i]. start [n_experts + 1]: the first row of
+ *  each expert. Row row[i] is assignment i; assignment[r] is that of row r, and token[r] = assignment[r] / k. */
+DT_OP(order_experts, DESC(dt_routing, r), IN(int32_t, expert), OUT(int32_t, start), OUT(int32_t, row),
+      OUT(int32_t, assignment), OUT(int32_t, token))
+DT_MOVES(order_experts, 4 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32) + (double)x->r.n_experts * sizeof(int32_t))
+
+/** out[t,:] = sum over j < k of weight[t,j] y[row[t,j],:] (+ addend[t,:]), in float, j in order, then the addend.
+ *  weight NULL: 1. addend NULL: 0; out may be addend. */
+DT_OP(combine_rows, IN(void, y), IN(int32_t, row), IN(float, weight), IN(void, addend), OUT(void, out),
+      VAL(int64_t, n_tok), VAL(int64_t, k), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_MOVES(combine_rows, matrix_nbytes(x->n_tok * x->k, x->width, x->dt) +
+                           (x->addend ? 2 : 1) * matrix_nbytes(x->n_tok, x->width, x->dt))
+
+/** The backward of weights, for w = weight[assignment[r]]: dweight[assignment[r]] = sum over c of x[r,c] dy[r,c], then
+ *  x[r,:] *= w and dy[r,:] *= w. */
+DT_OP(weigh_rows, INOUT(void, x), INOUT(void, dy), IN(int32_t, assignment), IN(float, weight), OUT(float, dweight),
+      VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_MOVES(weigh_rows, 4 * matrix_nbytes(x->n_rows, x->width, x->dt))
+
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 /** out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */

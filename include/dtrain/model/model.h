@@ -36,6 +36,7 @@ enum { DT_MAX_EOS = 16 };
 typedef struct dt_layer {
     bool slides;    /* attention has a window */
     bool unrotated; /* queries and keys have no positions */
+    bool sparse;    /* the MLP is a mixture of experts */
 } dt_layer;
 
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */
@@ -43,6 +44,9 @@ typedef struct dt_model_config {
     const dt_family *family;
     int64_t hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
     int64_t vocab_size, max_position_embeddings;
+    /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
+    int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
+    bool norm_topk_prob; /* the weights of a token's experts add up to 1 */
     double norm_eps, initializer_range;
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
@@ -160,9 +164,11 @@ int64_t dt_model_max_length(const dt_model_config *mc);
 
 /** Floating-point operations of forward and backward of n_tok tokens: per token 6 for each matrix parameter, 4 if it is
  *  frozen and has no gradient, and attention over the causal half of the squares. Embedding lookups count 0; a tied
- *  head counts. sum_seq_len_squared: over the sequences. */
+ *  head counts. Of experts, those count that a token uses. sum_seq_len_squared: over the sequences. */
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared);
+/** Parameters that a token uses: all, but of the experts of a layer only num_experts_per_tok. */
+int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n_units);
 /** Additional operations of one image: per row 2 for each matrix parameter of the tower's used blocks and the
  *  projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a language model only.
  *  features_given: without the tower's. */

@@ -93,8 +93,8 @@ enum { CPU_SUM_BLOCKS = 64 };
 void cpu_add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate, int64_t width);
 
 /* The operations: matmul in cpu_matmul.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
- * states in 8 bits and sums in cpu_optimizer.c, linear attention and gates in cpu_delta.c, tokens in
- * cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
+ * states in 8 bits and sums in cpu_optimizer.c, linear attention and gates in cpu_delta.c, experts in cpu_experts.c,
+ * tokens in cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
 #define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
 #define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);
 #include "dtrain/device/op_list.h"

@@ -106,6 +106,28 @@ static dt_matmul matmul_of(const dt_matmul *mm, void **c)
     return p;
 }
 
+/* A matmul with its epilogue. */
+static dt_err run_one(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    void *to = c;
+    const dt_matmul p = matmul_of(mm, &to);
+    DT_TRY(reads_stored(&p) ? run_matmul(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
+    cpu_epilogue_act(cpu, mm, c);
+    return DT_OK;
+}
+
+/* The groups one after the other. A group without rows of A has no rows of C. */
+static dt_err run_groups(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    for (int g = 0; g < mm->n_groups; g++) {
+        const void *a_g = a, *b_g = b;
+        void *c_g = c;
+        const dt_matmul one = dt_matmul_group(mm, g, &a_g, &b_g, &c_g);
+        if (one.m > 0) DT_TRY(run_one(cpu, &one, a_g, b_g, c_g));
+    }
+    return DT_OK;
+}
+
 dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
@@ -113,11 +135,6 @@ dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void
     DT_TRY(dt_matmul_check(mm));
     /* sums of A and B first, while these may still be in cache */
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
-    if (mm->m > 0 && mm->n > 0) {
-        void *to = c;
-        const dt_matmul p = matmul_of(mm, &to);
-        DT_TRY(reads_stored(&p) ? run_matmul(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
-        cpu_epilogue_act(cpu, mm, c);
-    }
+    if (mm->m > 0 && mm->n > 0) DT_TRY((mm->n_groups > 0 ? run_groups : run_one)(cpu, mm, a, b, c));
     return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;
 }

@@ -43,6 +43,10 @@ static const inline_key KEYS[] = {
     ROW(attention_bias, BOOLEAN, false),
     ROW(mlp_bias, BOOLEAN, false),
     ROW(sliding_window, INTEGER, false),
+    ROW(num_experts, INTEGER, false),
+    ROW(num_experts_per_tok, INTEGER, false),
+    ROW(moe_intermediate_size, INTEGER, false),
+    ROW(norm_topk_prob, BOOLEAN, false),
     ROW(initializer_range, NUMBER, true),
 };
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };

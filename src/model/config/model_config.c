@@ -60,16 +60,17 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
 }
 
 /* Keys that select an unsupported computation, with their only supported value. */
-static dt_err refuse_unsupported(const dt_spec *root)
+static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
 {
+    const bool has_experts = dt_family_find(f->block, SLOT_ROUTER) != NULL;
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     dt_spec v;
     if (dt_spec_get(root, "quantization_config", &v))
         return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
-        if (dt_spec_get(root, EXPERTS[i], &v) && json_number_value(v.value) != 0)
-            return dt_spec_bad(&v, NULL, "nothing (mixtures of experts are not supported)");
+        if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) && json_number_value(v.value) != 0)
+            return dt_spec_bad(&v, NULL, "nothing (a model of this type has no experts)");
     }
     for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
         if (dt_spec_get(root, SWITCHES[i], &v) && !json_is_false(v.value)) return dt_spec_bad(&v, NULL, "false");
@@ -123,7 +124,9 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
 {
     const double C = (double)mc->hidden_size, D = (double)mc->head_dim;
     const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads),
-                 mlp = 3 * C * (double)mc->intermediate_size;
+                 dense = 3 * C * (double)mc->intermediate_size,
+                 experts = (double)mc->num_experts * C * (1 + 3 * (double)mc->moe_intermediate_size),
+                 mlp = dense > experts ? dense : experts;
     const double n =
         (double)mc->num_hidden_layers * (attention + mlp) +
         C * (2 * (double)mc->vocab_size + (mc->learned_positions ? (double)mc->max_position_embeddings : 0));
@@ -207,7 +210,7 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
                             .bos_token_id = f->missing.bos,
                             .n_eos = f->missing.eos >= 0};
     mc->eos_token_id[0] = f->missing.eos;
-    DT_TRY(refuse_unsupported(root));
+    DT_TRY(refuse_unsupported(root, f));
     DT_TRY(read_sizes(root, f, mc));
     DT_TRY(dt_spec_real(root, "initializer_range", 0, 100, &mc->initializer_range));
     DT_TRY(read_token_ids(root, mc));

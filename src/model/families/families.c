@@ -54,6 +54,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_W] = Q + 2 * K,
                              [SIZE_F] = mc->intermediate_size,
                              [SIZE_V] = mc->vocab_size,
+                             [SIZE_E] = mc->num_experts,
+                             [SIZE_X] = mc->moe_intermediate_size,
                              [SIZE_HEAD] = mc->head_dim,
                              [SIZE_POSITIONS] = mc->max_position_embeddings,
                              [SIZE_LABELS] = 0};
@@ -67,6 +69,15 @@ const struct module *dt_family_find(const struct module *of, enum slot slot)
     for (int i = 0; i < MAX_MODULES && of[i].name; i++)
         if (of[i].slot == slot) return &of[i];
     return NULL;
+}
+
+void dt_module_name(const struct module *k, int64_t expert, char name[64])
+{
+    const char *at = strstr(k->name, "%d");
+    if (at)
+        snprintf(name, 64, "%.*s%" PRId64 "%s", (int)(at - k->name), k->name, expert, at + 2);
+    else
+        snprintf(name, 64, "%s", k->name);
 }
 
 const char *dt_vocabulary_module(int i)

@@ -14,6 +14,9 @@ enum slot {
     SLOT_O,
     SLOT_UP, /* gate and up, or the first layer of a plain MLP */
     SLOT_DOWN,
+    SLOT_ROUTER, /* of a mixture of experts */
+    SLOT_EXPERT_UP,
+    SLOT_EXPERT_DOWN,
     N_LINEARS, /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
@@ -38,6 +41,7 @@ enum step {
     STEP_END,
     STEP_ATTENTION,
     STEP_MLP,
+    STEP_EXPERTS, /* replaces STEP_MLP in layers with experts */
     STEP_ADD,
     STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
     STEP_NORM2,
@@ -54,6 +58,8 @@ enum size_of {
     SIZE_W,
     SIZE_F,
     SIZE_V,
+    SIZE_E,         /* num_experts */
+    SIZE_X,         /* moe_intermediate_size */
     SIZE_HEAD,      /* head_dim */
     SIZE_POSITIONS, /* max_position_embeddings */
     SIZE_LABELS     /* of a scalar head */
@@ -67,6 +73,10 @@ enum {
     ADAPT_BY_DEFAULT = 1, /* has an adapter if lora.target_modules is empty */
     IN_FIRST = 2,         /* the matrix is stored as [in, out] */
     DEPTH_SCALED = 4,     /* initial values are divided by the root of the number of residual branches */
+    DENSE = 8,            /* only in layers without experts */
+    SPARSE = 16,          /* only in layers with experts */
+    PER_EXPERT = 32,      /* one for each expert, whose number replaces the %d in the name. In memory, an expert's
+                           * modules of a slot are adjacent, and the experts follow one another */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */
@@ -125,6 +135,13 @@ static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
 }
 /** A norm before each mixer. */
 extern const enum step dt_steps_pre_norm[];
+/** Does a layer have the module, apart from only_if? */
+static inline bool dt_module_is_in(const struct module *k, dt_layer layer)
+{
+    return !(k->flags & (layer.sparse ? DENSE : SPARSE));
+}
+/** The module's name, for one of its experts. */
+void dt_module_name(const struct module *k, int64_t expert, char name[64]);
 /** The first module of a slot; NULL: none. */
 const struct module *dt_family_find(const struct module *of, enum slot slot);
 
@@ -135,6 +152,7 @@ struct builder {
     char prefix[64];    /* of all names */
     int64_t n_labels;   /* of a scalar head; 0: vocabulary head */
     bool tower;         /* a vision tower, not a language model */
+    dt_layer layer;     /* of a block */
     int64_t patch_size; /* of a tower */
 };
 /** Append the tensors of a layer's modules. units.c */

@@ -151,7 +151,10 @@ static void print_start(const planner *p)
     const int n_nodes = (p->nranks + p->per_node - 1) / p->per_node;
     fprintf(p->out, "model: %" PRId64 " parameters in %d units; %s\n", run_n_param(p->run), p->run->n_units,
             dt_dtype_name(p->run->main.zero_opt.param_dtype));
-    const int64_t n_trained = dt_units_n_trainable(p->run->units, p->run->n_units);
+    const int64_t n_active = dt_model_n_active(&p->run->mc, p->run->units, p->run->n_units),
+                  n_trained = dt_units_n_trainable(p->run->units, p->run->n_units);
+    if (n_active < run_n_param(p->run))
+        fprintf(p->out, "active: %" PRId64 " of them, those that a token uses\n", n_active);
     if (run_trains(p->run) && n_trained < run_n_param(p->run))
         fprintf(p->out, "trained: %" PRId64 " of them\n", n_trained);
     for (int i = 1; i < p->run->n_trained; i++)

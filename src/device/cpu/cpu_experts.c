@@ -1,0 +1,162 @@
+/* cpu_experts.c - routing of tokens to experts, the order of their rows, and their weighted sums. Rows are divided among
+ * threads; no result depends on their number. */
+#include "cpu.h"
+#include <math.h>
+#include <string.h>
+
+/* p = softmax(z) of n elements, in place. */
+static void softmax(float *z, int32_t n)
+{
+    float most = z[0], sum = 0;
+    for (int32_t e = 1; e < n; e++) most = z[e] > most ? z[e] : most;
+    for (int32_t e = 0; e < n; e++) sum += z[e] = expf(z[e] - most);
+    for (int32_t e = 0; e < n; e++) z[e] /= sum;
+}
+
+/* The largest p after (`value`, `last`) in descending order, ties by number. NaN sorts last. */
+static int32_t next_largest(const float *p, int32_t n, float value, int32_t last)
+{
+    int32_t best = -1;
+    for (int32_t e = 0; e < n; e++) {
+        const float x = isnan(p[e]) ? -1.0f : p[e];
+        const bool after = last < 0 || x < value || (x == value && e > last);
+        if (after && (best < 0 || x > (isnan(p[best]) ? -1.0f : p[best]))) best = e;
+    }
+    return best;
+}
+
+static void route_row(const dt_routing *r, float *p, int32_t *expert, float *weight)
+{
+    float sum = 0, value = 0;
+    softmax(p, r->n_experts);
+    for (int32_t j = 0, last = -1; j < r->k; j++) {
+        last = expert[j] = next_largest(p, r->n_experts, value, last);
+        value = isnan(p[last]) ? -1.0f : p[last];
+        weight[j] = p[last];
+        sum += weight[j];
+    }
+    for (int32_t j = 0; j < r->k && r->normalise; j++) weight[j] /= sum;
+}
+
+dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(dt_routing_check(r));
+    CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
+        route_row(r, prob + t * r->n_experts, expert + t * r->k, weight + t * r->k);
+    }
+    return DT_OK;
+}
+
+/* With w_j = p_j / S: dp_j = (dw_j - sum_i w_i dw_i) / S. Then dz_e = p_e (dp_e - sum_f p_f dp_f); dp is 0 except for
+ * the k experts, and dprob for all. */
+static void route_row_backward(const dt_routing *r, const float *p, const int32_t *expert, const float *dweight,
+                               const float *dprob, float *dz)
+{
+    float sum = 0, mean = 0, all = 0;
+    for (int32_t j = 0; j < r->k; j++) sum += p[expert[j]], mean += p[expert[j]] * dweight[j];
+    const float scale = r->normalise ? 1 / sum : 1, shift = r->normalise ? mean / sum : 0;
+    for (int32_t e = 0; e < r->n_experts; e++) dz[e] = dprob ? dprob[e] : 0;
+    for (int32_t j = 0; j < r->k; j++) dz[expert[j]] += (dweight[j] - shift) * scale;
+    for (int32_t e = 0; e < r->n_experts; e++) all += p[e] * dz[e];
+    for (int32_t e = 0; e < r->n_experts; e++) dz[e] = p[e] * (dz[e] - all);
+}
+
+dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
+                          const float *dweight, const float *dprob, void *dlogits, dt_dtype dt, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const int32_t E = r->n_experts;
+    CPU_TAKES(dt);
+    DT_TRY(dt_routing_check(r));
+    CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
+        float dz[DT_MAX_EXPERTS];
+        route_row_backward(r, prob + t * E, expert + t * r->k, dweight + t * r->k, dprob, dz);
+        cpu->k->convert(&(dt_convert_args){dz, DT_F32, cpu_at_w(dlogits, dt, t * E), dt, E}, 0, E);
+    }
+    return DT_OK;
+}
+
+dt_err cpu_order_experts(dt_device *dev, const dt_routing *r, const int32_t *expert, int32_t *start, int32_t *row,
+                         int32_t *assignment, int32_t *token, dt_stream *stream)
+{
+    const int64_t n = r->n_tok * r->k;
+    DT_TRY(dt_routing_check(r));
+    memset(start, 0, ((size_t)r->n_experts + 1) * sizeof *start);
+    for (int64_t i = 0; i < n; i++) start[expert[i] + 1]++;
+    for (int32_t e = 0; e < r->n_experts; e++) start[e + 1] += start[e];
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t at = start[expert[i]]++;
+        row[i] = at;
+        assignment[at] = (int32_t)i;
+        token[at] = (int32_t)(i / r->k);
+    }
+    for (int32_t e = r->n_experts; e > 0; e--) start[e] = start[e - 1];
+    start[0] = 0;
+    return DT_OK;
+}
+
+enum { COLUMNS = 512 };
+
+/* Columns first .. first+n-1 of a token's sum. */
+static void combine(const cpu_state *cpu, const dt_combine_rows_args *x, int64_t t, int64_t first, int64_t n)
+{
+    float sum[COLUMNS] = {0}, one[COLUMNS];
+    const int64_t at = t * x->width + first;
+    for (int64_t j = t * x->k; j < (t + 1) * x->k; j++) {
+        const void *y = cpu_at(x->y, x->dt, x->row[j] * x->width + first);
+        const float w = x->weight ? x->weight[j] : 1;
+        cpu->k->convert(&(dt_convert_args){y, x->dt, one, DT_F32, n}, 0, n);
+        for (int64_t c = 0; c < n; c++) sum[c] += w * one[c];
+    }
+    if (x->addend) cpu->k->add_rows(sum, cpu_at(x->addend, x->dt, at), x->dt, n);
+    cpu->k->convert(&(dt_convert_args){sum, DT_F32, cpu_at_w(x->out, x->dt, at), x->dt, n}, 0, n);
+}
+
+dt_err cpu_combine_rows(dt_device *dev, const void *y, const int32_t *row, const float *weight, const void *addend,
+                        void *out, int64_t n_tok, int64_t k, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const dt_combine_rows_args args = {y, row, weight, addend, out, n_tok, k, width, dt};
+    CPU_TAKES(dt);
+    CPU_PARALLEL_FOR (cpu, t, n_tok) {
+        for (int64_t c = 0; c < width; c += COLUMNS) combine(cpu, &args, t, c, dt_min_i64(COLUMNS, width - c));
+    }
+    return DT_OK;
+}
+
+/* a[i] *= w; returns sum of a[i] b[i], in 16 partial sums. */
+static void weigh(float w, float *a, float *b, int64_t n, float dot[16])
+{
+    for (int64_t i = 0; i < n; i++) dot[i % 16] += a[i] * b[i];
+    for (int64_t i = 0; i < n; i++) a[i] *= w;
+    for (int64_t i = 0; i < n; i++) b[i] *= w;
+}
+
+static float weigh_row(const cpu_state *cpu, float w, void *x, void *dy, int64_t width, dt_dtype dt)
+{
+    float a[COLUMNS], b[COLUMNS], dot[16] = {0}, sum = 0;
+    for (int64_t c = 0; c < width; c += COLUMNS) {
+        const int64_t n = dt_min_i64(COLUMNS, width - c);
+        void *at = cpu_at_w(x, dt, c), *d_at = cpu_at_w(dy, dt, c);
+        cpu->k->convert(&(dt_convert_args){at, dt, a, DT_F32, n}, 0, n);
+        cpu->k->convert(&(dt_convert_args){d_at, dt, b, DT_F32, n}, 0, n);
+        weigh(w, a, b, n, dot);
+        cpu->k->convert(&(dt_convert_args){a, DT_F32, at, dt, n}, 0, n);
+        cpu->k->convert(&(dt_convert_args){b, DT_F32, d_at, dt, n}, 0, n);
+    }
+    for (int i = 0; i < 16; i++) sum += dot[i];
+    return sum;
+}
+
+dt_err cpu_weigh_rows(dt_device *dev, void *x, void *dy, const int32_t *assignment, const float *weight, float *dweight,
+                      int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    CPU_TAKES(dt);
+    CPU_PARALLEL_FOR (cpu, r, n_rows) {
+        const int32_t i = assignment[r];
+        dweight[i] = weigh_row(cpu, weight[i], cpu_at_w(x, dt, r * width), cpu_at_w(dy, dt, r * width), width, dt);
+    }
+    return DT_OK;
+}

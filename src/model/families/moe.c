@@ -1,0 +1,133 @@
+/* moe.c - Qwen3-MoE and Mixtral: as Qwen3 and Mistral, with mixtures of experts instead of MLPs, in all layers or in
+ * some. Files name each expert's matrices. */
+#include "llama.h"
+#include <inttypes.h>
+
+/* Sizes of the mixtures. Files have one of two names for the number of experts. */
+static dt_err read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, int64_t n_used)
+{
+    const char *key = dt_spec_has(root, "num_local_experts") ? "num_local_experts" : "num_experts";
+    bool balanced = false;
+    mc->num_experts = n, mc->num_experts_per_tok = n_used;
+    DT_TRY(dt_spec_int(root, key, 1, DT_MAX_EXPERTS, &mc->num_experts));
+    DT_TRY(dt_spec_int(root, "num_experts_per_tok", 1, mc->num_experts, &mc->num_experts_per_tok));
+    DT_CHECK(mc->num_experts_per_tok <= mc->num_experts, root->err,
+             "%s: num_experts_per_tok: expected at most %s=%" PRId64 ", found %" PRId64, root->file, key,
+             mc->num_experts, mc->num_experts_per_tok);
+    DT_TRY(dt_spec_bool(root, "output_router_logits", &balanced));
+    if (balanced) return dt_spec_bad(root, "output_router_logits", "false (the load-balancing loss is not supported)");
+    return DT_OK;
+}
+
+/* ---- Qwen3-MoE --------------------------------------------------------------------------------------------------- */
+
+static const struct module QWEN3_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, 0, 0},
+    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, 0, 0},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
+    {SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},
+    {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},
+};
+
+/* Layers with experts: every decoder_sparse_step-th, except those in mlp_only_layers. */
+static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
+{
+    int64_t step = 1;
+    dt_spec list;
+    DT_TRY(dt_spec_int(root, "decoder_sparse_step", 1, INT32_MAX, &step));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].sparse = (i + 1) % step == 0;
+    if (!dt_spec_get(root, "mlp_only_layers", &list) || json_is_null(list.value)) return DT_OK;
+    for (size_t i = 0; i < json_array_size(list.value); i++) {
+        const json_t *v = json_array_get(list.value, i);
+        if (!json_is_integer(v)) break;
+        if (json_integer_value(v) >= 0 && json_integer_value(v) < mc->num_hidden_layers)
+            mc->layers[json_integer_value(v)].sparse = false;
+    }
+    for (size_t i = 0; i < json_array_size(list.value); i++)
+        if (!json_is_integer(json_array_get(list.value, i))) return dt_spec_bad(&list, NULL, "a list of layer numbers");
+    return json_is_array(list.value) ? DT_OK : dt_spec_bad(&list, NULL, "a list of layer numbers");
+}
+
+static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+{
+    bool slides = false;
+    mc->qk_norm = true;
+    mc->moe_intermediate_size = 768;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(read_experts(root, mc, 128, 8));
+    DT_TRY(dt_spec_int(root, "moe_intermediate_size", 1, 1 << 24, &mc->moe_intermediate_size));
+    DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
+    DT_TRY(choose_sparse(root, mc));
+    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].slides = slides;
+    return dt_model_read_window(root, mc, slides);
+}
+
+const dt_family dt_family_qwen3_moe = {
+    .name = {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeForSequenceClassification"},
+    .missing = {2048, 24, 32, 4, 0, 6144, 151936, 32768, 1e-6, -1, -1, -1},
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = QWEN3_BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm,
+    .keys = {ROTARY_KEYS,
+             {"sliding_window", NULL},
+             {"attention_bias", NULL},
+             {"num_experts", NULL},
+             {"num_experts_per_tok", NULL},
+             {"moe_intermediate_size", NULL},
+             {"norm_topk_prob", NULL}},
+    .read = read_qwen3_moe};
+
+/* ---- Mixtral ----------------------------------------------------------------------------------------------------- */
+
+static const struct module MIXTRAL_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, 0, 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, 0, 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, 0, 0, ADAPT_BY_DEFAULT},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_ROUTER, "block_sparse_moe.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},
+    {SLOT_EXPERT_UP, "block_sparse_moe.experts.%d.w1", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_UP, "block_sparse_moe.experts.%d.w3", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_DOWN, "block_sparse_moe.experts.%d.w2", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},
+};
+
+static dt_err read_mixtral(const dt_spec *root, dt_model_config *mc)
+{
+    double noise = 0;
+    mc->norm_topk_prob = true;
+    mc->moe_intermediate_size = mc->intermediate_size;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(read_experts(root, mc, 8, 2));
+    DT_TRY(dt_spec_real(root, "router_jitter_noise", 0, 1, &noise));
+    if (noise != 0) return dt_spec_bad(root, "router_jitter_noise", "0");
+    const bool slides = json_is_integer(json_object_get(root->value, "sliding_window"));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i] = (dt_layer){.sparse = true, .slides = slides};
+    return dt_model_read_window(root, mc, slides);
+}
+
+const dt_family dt_family_mixtral = {.name = {"mixtral", "MixtralForCausalLM", "MixtralForSequenceClassification"},
+                                     .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-5, 1, 2, -1, 1e6},
+                                     .blocks = "model.layers.",
+                                     .embed = dt_llama_embed,
+                                     .block = MIXTRAL_BLOCK,
+                                     .head = dt_llama_head,
+                                     .steps = dt_steps_pre_norm,
+                                     .keys = {ROTARY_KEYS,
+                                              {"sliding_window", NULL},
+                                              {"num_experts", "num_local_experts"},
+                                              {"num_experts_per_tok", NULL}},
+                                     .read = read_mixtral};

@@ -1,0 +1,108 @@
+/* mix_experts.c - a mixture of experts as the mixer of a branch: y_t = sum over the k experts e of token t of
+ * w_te down_e(act(gate_e(x_t)) * up_e(x_t)), with the weights w of the router (dt_routing).
+ *
+ * The rows of all tokens are gathered in the order of their experts, so that one grouped matmul computes all experts.
+ * No token is dropped. There are T k rows in any case, so the host need not know how many each expert gets. Sums over a
+ * token's experts have a fixed order: results do not depend on the number of threads, nor on other tokens.
+ *
+ * Backward computes the gradient of a weight from the activations in front of down_e, which exist anyway:
+ * dw_te = dy_t . down_e(act) = (down_e^T dy_t) . act. The outputs of the experts are therefore not kept. */
+#include "mixer.h"
+
+static dt_routing route_of(const dt_model *m)
+{
+    return (dt_routing){
+        .n_tok = m->n_tok, .n_experts = (int32_t)m->E, .k = (int32_t)m->k, .normalise = m->mc->norm_topk_prob};
+}
+
+static int64_t n_rows(const dt_model *m) { return m->n_tok * m->k; }
+
+/* act from up. */
+static dt_err make_act(const dt_model *m, const struct expert_acts *a)
+{
+    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, n_rows(m), m->X, m->stream);
+}
+
+/* s.rows = the row of x of each assignment's token. */
+static dt_err gather(const dt_model *m, const struct expert_acts *a, const void *x)
+{
+    return m->ops->gather_rows(m->dev, x, a->token, m->s.rows, n_rows(m), m->C, m->opt.dtype, m->stream);
+}
+
+static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct expert_acts *a,
+                    const void *x)
+{
+    const dt_routing r = route_of(m);
+    const struct with_matmul alone = {0};
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
+    DT_TRY(m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->stream));
+    return m->ops->order_experts(m->dev, &r, a->expert, a->start, a->row, a->assignment, a->token, m->stream);
+}
+
+dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                      const void *x, void *cache, const void **inner)
+{
+    const struct expert_acts *k = &a->experts;
+    const struct with_matmul each = {.group_start = k->start};
+    *inner = k->act;
+    DT_TRY(route(m, b, w, k, x));
+    DT_TRY(gather(m, k, x));
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_EXPERT_UP], w, m->s.rows, m->C, k->up, 2 * m->X, n_rows(m), each));
+    return make_act(m, k);
+}
+
+dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                         const void *addend, void *y)
+{
+    const struct expert_acts *k = &a->experts;
+    const struct with_matmul each = {.group_start = k->start};
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_EXPERT_DOWN], w, k->act, m->X, m->s.rows, m->C, n_rows(m), each));
+    return m->ops->combine_rows(m->dev, m->s.rows, k->row, k->weight, addend, y, m->n_tok, m->k, m->C, m->opt.dtype,
+                                m->stream);
+}
+
+/* From dy: the gradients of down, of the weights (s.dweight), and of up's output, which replaces it. */
+static dt_err down_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                            const struct expert_acts *a, const void *dy)
+{
+    const struct linear *down = &b->linear[SLOT_EXPERT_DOWN];
+    const struct with_matmul each = {.group_start = a->start};
+    if (dt_model_remakes(m)) DT_TRY(make_act(m, a));
+    DT_TRY(gather(m, a, dy));
+    DT_TRY(dt_linear_input_gradient(m, down, w, m->s.rows, m->C, m->s.drows, m->X, each, n_rows(m)));
+    DT_TRY(m->ops->weigh_rows(m->dev, a->act, m->s.drows, a->assignment, a->weight, m->s.dweight, n_rows(m), m->X,
+                              m->opt.dtype, m->stream));
+    DT_TRY(dt_linear_weight_gradient(m, down, g, a->act, m->X, m->s.rows, m->C, n_rows(m), a->start));
+    return m->ops->glu_backward(m->dev, m->mc->act, a->up, m->s.drows, a->up, m->opt.dtype, n_rows(m), m->X, m->stream);
+}
+
+/* The gradients of up, and s.dnorm = its part of the gradient of x. */
+static dt_err up_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                          const struct expert_acts *a, const void *x)
+{
+    const struct linear *up = &b->linear[SLOT_EXPERT_UP];
+    const struct with_matmul each = {.group_start = a->start};
+    if (dt_is_trained(up->w)) {
+        DT_TRY(gather(m, a, x));
+        DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));
+    }
+    DT_TRY(dt_linear_input_gradient(m, up, w, a->up, 2 * m->X, m->s.rows, m->C, each, n_rows(m)));
+    return m->ops->combine_rows(m->dev, m->s.rows, a->row, NULL, NULL, m->s.dnorm, m->n_tok, m->k, m->C, m->opt.dtype,
+                                m->stream);
+}
+
+dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                               const dt_grad_view *g, const struct block_acts *a, const void *dy)
+{
+    const struct expert_acts *k = &a->experts;
+    const struct linear *router = &b->linear[SLOT_ROUTER];
+    const struct with_matmul onto = {.addend = m->s.dnorm};
+    const dt_routing r = route_of(m);
+    DT_TRY(down_backward(m, b, w, g, k, dy));
+    DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
+    DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a)));
+    DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, NULL, m->s.dlogits, m->opt.dtype,
+                                  m->stream));
+    return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,
+                              onto, m->n_tok);
+}

@@ -1,0 +1,83 @@
+/* self_check_experts.c - cases of the self-check: mixtures of experts. */
+#include "self_check.h"
+#include <math.h>
+
+static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof TYPES / sizeof TYPES[0], TOK = 61, MOST = 8 };
+
+static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
+/* tolerance.floats of a sum of k terms */
+static double of_sum(double k) { return 8 + 4 * sqrt(k); }
+
+/* Routing and its backward, and the sums of the rows of the experts. */
+static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
+{
+    const dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
+    const int64_t N = TOK * (int64_t)k, width = 67;
+    begin(c, "route, order_experts, combine_rows, weigh_rows, %d of %d experts, %s", k, n_experts, dt_dtype_name(dt));
+    const array prob = put(c, DT_F32, TOK * (int64_t)n_experts, 4), expert = room_bytes(c, sizeof(int32_t), N),
+                weight = room(c, DT_F32, N), start = room_bytes(c, sizeof(int32_t), n_experts + 1),
+                row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
+                token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
+                sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
+                dlogits = room(c, dt, TOK * (int64_t)n_experts);
+    EACH_DEVICE (c) {
+        RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
+        RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token));
+        RUN(c, combine_rows, at(c, x), at(c, row), at(c, weight), at(c, sum), at(c, sum), TOK, k, width, dt);
+        RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
+        RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
+    }
+    compare(c, "probabilities", prob, near(64, 0, dt));
+    compare(c, "experts", expert, EXACT);
+    compare(c, "weights", weight, near(64, 0, dt));
+    compare(c, "the first rows of experts", start, EXACT);
+    compare(c, "rows", row, EXACT);
+    compare(c, "assignments", assignment, EXACT);
+    compare(c, "tokens", token, EXACT);
+    compare(c, "combine_rows", sum, near(64 + of_sum(k), 0, dt));
+    compare(c, "x", x, near(64, 0, dt));
+    compare(c, "dy", dy, near(64, 0, dt));
+    compare(c, "dweight", dweight, near(64 + of_sum(67), 0, dt));
+    compare(c, "dlogits", dlogits, near(256 + of_sum(67), 0, dt));
+    end(c);
+}
+
+/* The three matmuls of a layer of experts. way: 0 forward, 1 batch-invariant, 2 gradient of the input, 3 of the
+ * weights. */
+static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
+{
+    static const int32_t START[] = {0, 0, 33, 34, 200, 200, 263};
+    enum { N_GROUPS = sizeof START / sizeof START[0] - 1, N = 263 };
+    const bool of_weights = way == 3;
+    dt_matmul mm = way < 2    ? dt_dense_matmul(N, n_out, n_in, false, true, dt, dt)
+                   : way == 2 ? dt_dense_matmul(N, n_in, n_out, false, false, dt, dt)
+                              : dt_dense_matmul(n_out, n_in, N, true, false, dt, DT_F32);
+    const int64_t matrices = N_GROUPS * n_in * n_out;
+    mm.n_groups = N_GROUPS, mm.group_stride = n_in * n_out;
+    mm.batch_invariant = way == 1;
+    begin(c, "matmul of %d groups, form %d, %d to %d, %s", (int)N_GROUPS, way, (int)n_in, (int)n_out,
+          dt_dtype_name(dt));
+    const array start = put_bytes(c, START, sizeof *START, N_GROUPS + 1), a = put(c, dt, N * mm.lda, 1),
+                b = put(c, dt, of_weights ? N * mm.ldb : matrices, 1),
+                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1);
+    EACH_DEVICE (c) {
+        mm.group_start = at(c, start);
+        RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
+    }
+    compare(c, NULL, to, near(of_sum(of_weights ? N : (double)mm.k), 0, dt));
+    end(c);
+}
+
+void check_experts_cases(check *c)
+{
+    for (int t = 0; t < N_TYPES; t++) {
+        routing(c, TYPES[t], 5, 2);
+        routing(c, TYPES[t], 128, MOST);
+        routing(c, TYPES[t], 33, 1);
+        for (int way = 0; way < 4; way++) {
+            groups(c, TYPES[t], way, 64, 136);
+            groups(c, TYPES[t], way, 75, 41);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+/* test_device_experts.c - routing, order of rows, weighted sums and grouped matmuls of mixtures of experts, against plain
+ * loops in double.
+ * DEVICES: cpu queue */
+#include "device_fixture.h"
+
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof types / sizeof types[0] };
+
+/* ---- routing ----------------------------------------------------------------------------------------------------- */
+
+static const dt_routing routings[] = {{1, 1, 1, true},  {5, 3, 3, false}, {70, 33, 1, true},  {64, 8, 2, true},
+                                      {19, 7, 3, true}, {130, 128, 8, 1}, {33, 260, 5, false}};
+enum { N_ROUTINGS = sizeof routings / sizeof routings[0] };
+
+/* Logits in [-4, 4]; `alike`: all tokens prefer the same experts, and there are ties. */
+static ref_array logits_of(const dt_routing *r, bool alike)
+{
+    ref_array z = ref_random(DT_F32, r->n_tok * r->n_experts, 5, 4);
+    for (int64_t i = 0; i < z.n && alike; i++) ref_set(&z, i, (double)(i % r->n_experts % 3));
+    return z;
+}
+
+static void ref_softmax(const double *z, double *p, int n)
+{
+    double most = ref_largest(z, n), sum = 0;
+    for (int e = 0; e < n; e++) sum += p[e] = exp(z[e] - most);
+    for (int e = 0; e < n; e++) p[e] /= sum;
+}
+
+/* The weights of given experts as a function of the logits. */
+static void ref_weights(const dt_routing *r, const double *z, const int32_t *expert, double *w)
+{
+    double p[512], sum = 0;
+    ref_softmax(z, p, r->n_experts);
+    for (int j = 0; j < r->k; j++) sum += w[j] = p[expert[j]];
+    for (int j = 0; j < r->k && r->normalise; j++) w[j] /= sum;
+}
+
+/* Each token's experts are its k largest logits, in descending order, ties by number. */
+static void check_experts(const dt_routing *r, const double *z, const int32_t *expert)
+{
+    for (int j = 0; j < r->k; j++) {
+        int n_before = 0;
+        assert_true(expert[j] >= 0 && expert[j] < r->n_experts);
+        for (int e = 0; e < r->n_experts; e++)
+            n_before += z[e] > z[expert[j]] || (z[e] == z[expert[j]] && e < expert[j]);
+        assert_int_equal(n_before, j);
+    }
+}
+
+TEST(routing_chooses_the_largest_probabilities)
+{
+    fixture *f = *state;
+    for (int c = 0; c < 2 * N_ROUTINGS; c++) {
+        const dt_routing *r = &routings[c / 2];
+        const int64_t n = r->n_tok * r->k;
+        ref_array z = logits_of(r, c % 2), weight = ref_new(DT_F32, n);
+        double *z64 = ref_doubles(&z), *want = malloc((size_t)z.n * sizeof *want), *w = malloc((size_t)n * sizeof *w);
+        int32_t *expert = malloc((size_t)n * sizeof *expert);
+        RUN(route, r, ON(z), ARR(expert, n), ON(weight));
+        for (int64_t t = 0; t < r->n_tok; t++) {
+            check_experts(r, z64 + t * r->n_experts, expert + t * r->k);
+            ref_softmax(z64 + t * r->n_experts, want + t * r->n_experts, r->n_experts);
+            ref_weights(r, z64 + t * r->n_experts, expert + t * r->k, w + t * r->k);
+        }
+        /* exponentials of arguments up to 8 and sums of 260 positive terms: 8 + 16 roundings, relative */
+        assert_true(ref_near(&z, want, 32 * 0x1p-24, "prob"));
+        assert_true(ref_near(&weight, w, 64 * 0x1p-24, "weight"));
+        ref_drop(&z), ref_drop(&weight);
+        free(z64), free(want), free(w), free(expert);
+    }
+}
+
+/* L = sum of dw w (+ sum of dprob p), differentiated in double by central differences of 2^-12. */
+static double loss_of(const dt_routing *r, const double *z, const int32_t *expert, const double *dw,
+                      const double *dprob)
+{
+    double w[16], p[512], sum = 0;
+    ref_weights(r, z, expert, w);
+    ref_softmax(z, p, r->n_experts);
+    for (int j = 0; j < r->k; j++) sum += dw[j] * w[j];
+    for (int e = 0; e < r->n_experts && dprob; e++) sum += dprob[e] * p[e];
+    return sum;
+}
+
+static void differences(const dt_routing *r, double *z, const int32_t *expert, const double *dw, const double *dprob,
+                        double *want)
+{
+    const double h = 0x1p-12;
+    for (int e = 0; e < r->n_experts; e++) {
+        const double at = z[e];
+        z[e] = at + h;
+        want[e] = loss_of(r, z, expert, dw, dprob);
+        z[e] = at - h;
+        want[e] = (want[e] - loss_of(r, z, expert, dw, dprob)) / (2 * h);
+        z[e] = at;
+    }
+}
+
+TEST(routing_backward_is_the_derivative)
+{
+    fixture *f = *state;
+    for (int c = 0; c < 2 * N_ROUTINGS * N_TYPES; c++) {
+        const dt_routing *r = &routings[c / 2 % N_ROUTINGS];
+        const dt_dtype dt = types[c / 2 / N_ROUTINGS];
+        const int64_t n = r->n_tok * r->k, E = r->n_experts;
+        ref_array z = logits_of(r, false), p = ref_copy(&z), weight = ref_new(DT_F32, n), dz = ref_new(dt, z.n),
+                  dw = ref_random(DT_F32, n, 9, 1), dp = ref_random(DT_F32, E, 10, 1);
+        double *z64 = ref_doubles(&z), *dw64 = ref_doubles(&dw), *dp64 = ref_doubles(&dp),
+               *want = malloc((size_t)z.n * sizeof *want);
+        int32_t *expert = malloc((size_t)n * sizeof *expert);
+        RUN(route, r, ON(p), ARR(expert, n), ON(weight));
+        RUN(route_backward, r, ON(p), ARR(expert, n), ON(dw), c % 2 ? ON(dp) : NULL, ON(dz), dt);
+        for (int64_t t = 0; t < r->n_tok; t++)
+            differences(r, z64 + t * E, expert + t * r->k, dw64 + t * r->k, c % 2 ? dp64 : NULL, want + t * E);
+        /* differences: h^2 / 6 of a third derivative below 8; sums of 8 terms below 1 in float */
+        assert_true(ref_near(&dz, want, 8 * 0x1p-24 / 6 + 64 * 0x1p-24, "dlogits"));
+        ref_drop(&z), ref_drop(&p), ref_drop(&weight), ref_drop(&dz), ref_drop(&dw), ref_drop(&dp);
+        free(z64), free(dw64), free(dp64), free(want), free(expert);
+    }
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+/* Experts of the assignments: at random, all to the last one, or each to one that no other has. */
+static int32_t expert_of(const dt_routing *r, int64_t i, int way)
+{
+    return (int32_t)(way == 0   ? (int64_t)(dt_mix64((uint64_t)i) % (uint64_t)r->n_experts)
+                     : way == 1 ? r->n_experts - 1
+                                : i * 7 % r->n_experts);
+}
+
+TEST(rows_are_in_the_order_of_experts_then_of_assignments)
+{
+    fixture *f = *state;
+    for (int c = 0; c < 3 * N_ROUTINGS; c++) {
+        const dt_routing *r = &routings[c / 3];
+        const int64_t n = r->n_tok * r->k;
+        int32_t *x = malloc((size_t)(4 * n + r->n_experts + 1) * sizeof *x), *row = x + n, *assignment = x + 2 * n,
+                *token = x + 3 * n, *start = x + 4 * n;
+        for (int64_t i = 0; i < n; i++) x[i] = expert_of(r, i, c % 3);
+        RUN(order_experts, r, ARR(x, n), ARR(start, r->n_experts + 1), ARR(row, n), ARR(assignment, n), ARR(token, n));
+        for (int32_t e = 0, at = 0; e <= r->n_experts; e++) {
+            assert_int_equal(start[e], at);
+            for (int64_t i = 0; i < n && e < r->n_experts; i++) {
+                if (x[i] != e) continue;
+                assert_int_equal(row[i], at);
+                assert_int_equal(assignment[at], i);
+                assert_int_equal(token[at++], i / r->k);
+            }
+        }
+        free(x);
+    }
+}
+
+/* ---- weighted sums ----------------------------------------------------------------------------------------------- */
+
+TEST(rows_are_combined_in_order)
+{
+    fixture *f = *state;
+    static const int64_t sizes[][3] = {{1, 1, 1}, {7, 3, 20}, {33, 2, 64}, {5, 8, 1100}}; /* tokens, k, width */
+    for (int c = 0; c < 4 * 4 * N_TYPES; c++) {
+        const int64_t *s = sizes[c / 4 % 4], T = s[0], k = s[1], C = s[2];
+        const dt_dtype dt = types[c / 16];
+        ref_array y = ref_random(dt, T * k * C, 1, 1), w = ref_random(DT_F32, T * k, 2, 1),
+                  out = ref_random(dt, T * C, 3, 1);
+        double *y64 = ref_doubles(&y), *w64 = ref_doubles(&w), *want = ref_doubles(&out);
+        int32_t *row = malloc((size_t)(T * k) * sizeof *row);
+        for (int64_t i = 0; i < T * k; i++) row[i] = (int32_t)(T * k - 1 - i);
+        for (int64_t i = 0; i < T * C; i++) {
+            double sum = c & 2 ? want[i] : 0;
+            for (int64_t j = i / C * k; j < (i / C + 1) * k; j++) sum += (c & 1 ? w64[j] : 1) * y64[row[j] * C + i % C];
+            want[i] = sum;
+        }
+        RUN(combine_rows, ON(y), ARR(row, T * k), c & 1 ? ON(w) : NULL, c & 2 ? ON(out) : NULL, ON(out), T, k, C, dt);
+        assert_true(ref_near(&out, want, 16 * 0x1p-24 * (double)(k + 1), "combine_rows"));
+        ref_drop(&y), ref_drop(&w), ref_drop(&out);
+        free(y64), free(w64), free(want), free(row);
+    }
+}
+
+TEST(rows_are_weighed_and_their_products_summed)
+{
+    fixture *f = *state;
+    static const int64_t sizes[][2] = {{1, 1}, {9, 20}, {34, 64}, {6, 1100}};
+    for (int c = 0; c < 4 * N_TYPES; c++) {
+        const int64_t N = sizes[c % 4][0], X = sizes[c % 4][1];
+        const dt_dtype dt = types[c / 4];
+        ref_array x = ref_random(dt, N * X, 1, 1), dy = ref_random(dt, N * X, 2, 1), w = ref_random(DT_F32, N, 3, 1),
+                  dw = ref_new(DT_F32, N);
+        double *x64 = ref_doubles(&x), *dy64 = ref_doubles(&dy), *w64 = ref_doubles(&w),
+               *want = calloc((size_t)N, sizeof *want);
+        int32_t *assignment = malloc((size_t)N * sizeof *assignment);
+        for (int64_t r = 0; r < N; r++) assignment[r] = (int32_t)((r + N / 2) % N);
+        for (int64_t i = 0; i < N * X; i++) {
+            const int32_t a = assignment[i / X];
+            want[a] += x64[i] * dy64[i];
+            x64[i] *= w64[a], dy64[i] *= w64[a];
+        }
+        RUN(weigh_rows, ON(x), ON(dy), ARR(assignment, N), ON(w), ON(dw), N, X, dt);
+        assert_true(ref_near(&x, x64, 0, "x") && ref_near(&dy, dy64, 0, "dy"));
+        assert_true(ref_near(&dw, want, 4 * 0x1p-24 * (double)(X + 4), "dweight"));
+        ref_drop(&x), ref_drop(&dy), ref_drop(&w), ref_drop(&dw);
+        free(x64), free(dy64), free(w64), free(want), free(assignment);
+    }
+}
+
+/* ---- grouped matmuls --------------------------------------------------------------------------------------------- */
+
+/* Rows of each group: none, one, few, more than a tile; all in one group; one group. */
+static const struct groups {
+    int n;
+    int32_t rows[6];
+    int64_t out, in; /* of a matrix */
+} groups[] = {{6, {0, 1, 17, 0, 140, 3}, 40, 24},
+              {3, {0, 70, 0}, 96, 64},
+              {1, {33}, 17, 20},
+              {4, {0, 0, 0, 0}, 8, 8},
+              {5, {2, 2, 64, 65, 1}, 72, 300}};
+enum { N_GROUPS = sizeof groups / sizeof groups[0] };
+
+enum form { FORWARD, INVARIANT, INPUT_GRADIENT, ONTO, ACTIVATION, WEIGHT_GRADIENT, ACCUMULATED, N_FORMS };
+
+static dt_matmul grouped(const struct groups *g, enum form form, int64_t n_rows, int64_t gap, dt_dtype dt)
+{
+    dt_matmul mm = dt_dense_matmul(n_rows, g->out, g->in, false, true, dt, dt);
+    if (form == INPUT_GRADIENT || form == ONTO) mm = dt_dense_matmul(n_rows, g->in, g->out, false, false, dt, dt);
+    if (form >= WEIGHT_GRADIENT) mm = dt_dense_matmul(g->out, g->in, n_rows, true, false, dt, DT_F32);
+    mm.accumulate = form == ONTO || form == ACCUMULATED;
+    mm.batch_invariant = form == INVARIANT;
+    if (form == ACTIVATION) mm.epilogue = DT_EPILOGUE_ACT, mm.act = DT_ACT_SILU;
+    if (form < WEIGHT_GRADIENT)
+        mm.lda += gap, mm.ldc += gap;
+    else
+        mm.lda += gap, mm.ldb += gap;
+    mm.n_groups = g->n;
+    mm.group_stride = g->out * g->in;
+    return mm;
+}
+
+/* The matmuls of the groups, one after the other. */
+static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, const double *b, double *c)
+{
+    mm.n_groups = 0;
+    for (int g = 0; start[g] >= 0 && start[g + 1] >= 0; g++) {
+        const int64_t first = start[g], own = g * mm.group_stride;
+        dt_matmul one = mm;
+        ref_matmul_args x = {.a = a + first * mm.lda, .b = b + own, .c = c + first * mm.ldc};
+        *(mm.trans_a ? &one.k : &one.m) = start[g + 1] - first;
+        if (mm.trans_a) x.b = b + first * mm.ldb, x.c = c + own;
+        ref_matmul(&one, &x);
+    }
+}
+
+static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, dt_dtype dt)
+{
+    int32_t start[9] = {0};
+    for (int i = 0; i < g->n; i++) start[i + 1] = start[i] + g->rows[i];
+    start[g->n + 1] = -1;
+    const int64_t N = start[g->n], matrix = g->n * g->out * g->in;
+    dt_matmul mm = grouped(g, form, N, gap, dt);
+    const bool wgrad = form >= WEIGHT_GRADIENT;
+    ref_array a = ref_random(dt, N * mm.lda + 1, 1, 1), b = ref_random(dt, wgrad ? N * mm.ldb + 1 : matrix, 2, 1),
+              c = ref_random(mm.c_dtype, wgrad ? matrix : N * mm.ldc + 1, 3, 1);
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *want = ref_doubles(&c);
+    ref_groups(mm, start, a64, b64, want);
+    mm.group_start = ARR(start, g->n + 1);
+    RUN(matmul, &mm, ON(a), ON(b), ON(c));
+    const double k = (double)(wgrad ? N : mm.k);
+    assert_true(ref_near(&c, want,
+                         8 * 0x1p-24 * (k + 4) +
+                             (form == ACTIVATION ? 1.1 * dt_roundoff(dt) * (ref_largest(want, c.n) + 1) : 0),
+                         "matmul"));
+    ref_drop(&a), ref_drop(&b), ref_drop(&c);
+    free(a64), free(b64), free(want);
+}
+
+TEST(grouped_matmuls_are_those_of_their_groups)
+{
+    fixture *f = *state;
+    for (int t = 0; t < N_TYPES; t++)
+        for (int g = 0; g < N_GROUPS; g++)
+            for (int form = 0; form < N_FORMS; form++)
+                for (int gap = 0; gap < 10; gap += 5)
+                    if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, types[t]);
+}
+
+int main(void) { return run_listed(NULL, open_device, close_device); }
