@@ -51,6 +51,14 @@ CASES = {
                   rope_theta=10000.0, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, attention_factor=1.2)),
     "seed_oss": dict(RMS, model_type="seed_oss", num_attention_heads=6, num_key_value_heads=3, head_dim=10, attention_out_bias=True, mlp_bias=True,
                      rope_theta=10000.0, attention_dropout=0.0, residual_dropout=0.0),
+    # three sequences get the short divisors, one the long ones
+    "phi3": dict(RMS, model_type="phi3", num_attention_heads=5, num_key_value_heads=5, sliding_window=6, rope_theta=10000.0, pad_token_id=None,
+                 original_max_position_embeddings=8, rope_scaling=dict(type="longrope", short_factor=[1.0, 1.25], long_factor=[1.5, 3.0])),
+    "phi3_partial": dict(RMS, model_type="phi3", num_attention_heads=6, num_key_value_heads=2, head_dim=8, partial_rotary_factor=0.75,
+                         tie_word_embeddings=True, rope_theta=10000.0, pad_token_id=0, resid_pdrop=0.0),
+    "glm": dict(RMS, model_type="glm", num_attention_heads=6, num_key_value_heads=3, head_dim=12, rope_theta=10000.0, pad_token_id=0),
+    "glm4": dict(dict(RMS, rms_norm_eps=1.0), model_type="glm4", num_attention_heads=6, num_key_value_heads=2, head_dim=10, rope_theta=10000.0,
+                 rope_parameters=dict(rope_type="default", partial_rotary_factor=0.4), attention_bias=False, tie_word_embeddings=True, pad_token_id=0),
     "granite": dict(RMS, model_type="granite", num_attention_heads=5, rope_theta=10000.0, tie_word_embeddings=True, attention_bias=True,
                     embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=1.5),
     "smollm3": dict(RMS, model_type="smollm3", num_attention_heads=10, num_key_value_heads=2, rope_theta=10000.0, no_rope_layer_interval=2,
@@ -74,7 +82,7 @@ CASES = {
                         num_experts_per_tok=3),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
-               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM",
+               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
                gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM")
 
@@ -201,7 +209,7 @@ def make(name, config):
     model = build(config, torch.float32)
     loss, logits = loss_of(model, batch(case, 0))
     loss.backward()
-    if dynamic:
+    if dynamic or name == "phi3":
         logits = prefix_logits(model, batch(case, 0))
     case["logits"] = [[digits(v) for v in row] for row in logits.detach().tolist()]
     case["loss"] = digits(float(loss))

@@ -121,8 +121,8 @@ static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
 }
 
 /* Both devices read the angles from a table, so they rotate equally. way & 1: norms; & 2: k and v are written to
- * rows of a cache; & 4: the norms add 1 to their weights; & 8: half of a head rotates; & 16: neighbours rotate, those of q
- * by a table of their own. */
+ * rows of a cache; & 4: the norms add 1 to their weights; & 8: half of a head rotates; & 16: neighbours rotate, those
+ * of q by a table of their own. */
 static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
     enum { TOK = 61, POS = 20, HQ = 3, HK = 2 };

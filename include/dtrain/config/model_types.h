@@ -13,6 +13,9 @@
     TYPE(olmo2) \
     TYPE(olmo3) \
     TYPE(seed_oss) \
+    TYPE(phi3) \
+    TYPE(glm) \
+    TYPE(glm4) \
     TYPE(granite) \
     TYPE(smollm3) \
     TYPE(gemma2) \

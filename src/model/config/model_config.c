@@ -75,9 +75,6 @@ static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
     for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
         if (dt_spec_get(root, SWITCHES[i], &v) && !json_is_false(v.value)) return dt_spec_bad(&v, NULL, "false");
     }
-    double partial = 1;
-    DT_TRY(dt_spec_real(root, "partial_rotary_factor", 0, 1, &partial));
-    if (partial != 1) return dt_spec_bad(root, "partial_rotary_factor", "1");
     return DT_OK;
 }
 
@@ -282,5 +279,7 @@ void dt_model_config_free(dt_model_config *mc)
     dt_vision_config_free(mc->vision);
     free(mc->json);
     free(mc->layers);
+    free(mc->rope_short);
+    free(mc->rope_long);
     *mc = (dt_model_config){0};
 }

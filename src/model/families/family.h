@@ -57,6 +57,7 @@ enum size_of {
     SIZE_K,
     SIZE_W,
     SIZE_F,
+    SIZE_U,
     SIZE_V,
     SIZE_E,         /* num_experts */
     SIZE_X,         /* moe_intermediate_size */
@@ -110,6 +111,8 @@ struct dt_family {
         int32_t bos, eos, pad;
         double rope_theta, rope_local_theta; /* 0: 10000, and that of all layers */
         dt_activation act;
+        double partial_rotary_factor; /* 0: no other is supported than 1 */
+        int64_t original_max_position_embeddings;
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
@@ -135,6 +138,8 @@ static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
 }
 /** A norm before each mixer. */
 extern const enum step dt_steps_pre_norm[];
+/** A norm before and after each mixer. */
+extern const enum step dt_steps_four_norms[];
 /** Does a layer have the module, apart from only_if? */
 static inline bool dt_module_is_in(const struct module *k, dt_layer layer)
 {

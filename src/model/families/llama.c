@@ -1,7 +1,6 @@
 /* llama.c - Llama 2 and 3, Mistral, Qwen2, Qwen3 and Seed-OSS: RMSNorm, rotary positions, grouped queries and a gated
  * MLP. They have the same modules, and differ in biases, norms of heads, windows, dropout and defaults. */
 #include "llama.h"
-#include <inttypes.h>
 
 const struct module dt_llama_embed[MAX_MODULES] = {
     {SLOT_TOKENS, "model.embed_tokens", SIZE_V, SIZE_C, 0, 0, 0},
@@ -40,8 +39,6 @@ dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)
         mc->o_bias = mc->qkv_bias;
     }
     if (dt_family_reads(mc->family, "mlp_bias")) DT_TRY(dt_spec_bool(root, "mlp_bias", &mc->mlp_bias));
-    DT_CHECK(mc->head_dim % 2 == 0, root->err,
-             "%s: head_dim: expected an even number (rotary embedding), found %" PRId64, root->file, mc->head_dim);
     return dt_model_read_rope(root, mc);
 }
 
