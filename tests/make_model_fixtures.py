@@ -26,6 +26,10 @@ RMS = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, vocab_size
            bos_token_id=1, eos_token_id=2)
 GPT2 = dict(model_type="gpt2", n_embd=24, n_layer=2, n_head=3, vocab_size=61, n_positions=32, attn_pdrop=0.0, embd_pdrop=0.0,
             resid_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+QWEN35 = dict(dict(RMS, rms_norm_eps=1e-2, max_position_embeddings=128), model_type="qwen3_5_text", num_attention_heads=3, num_key_value_heads=1,
+              head_dim=8, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=5, linear_value_head_dim=7,
+              rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+LENS = dict(qwen3_5_long=[70, 3, 66])
 CASES = {
     "gpt2": dict(GPT2),
     "gpt2_variant": dict(GPT2, n_inner=40, activation_function="gelu", scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False),
@@ -80,11 +84,15 @@ CASES = {
     # every token uses every expert
     "mixtral_all": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=3,
                         num_experts_per_tok=3),
+    "qwen3_5": dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"]),
+    # texts above and below a chunk of 64 tokens; as many key heads as value heads
+    "qwen3_5_long": dict(QWEN35, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=3,
+                         linear_num_value_heads=3, linear_key_head_dim=17, linear_value_head_dim=6, tie_word_embeddings=True),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
-               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM")
+               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM")
 
 
 def numbers(name, n):
@@ -170,9 +178,10 @@ def loss_of(model, data):
 
 
 def groups(params):
-    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding does."""
-    decays = [p for n, p in params if p.dim() > 1 or n.endswith("class_embedding")]
-    others = [p for n, p in params if p.dim() <= 1 and not n.endswith("class_embedding")]
+    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding and A_log do."""
+    named = ("class_embedding", "A_log")
+    decays = [p for n, p in params if p.dim() > 1 or n.endswith(named)]
+    others = [p for n, p in params if p.dim() <= 1 and not n.endswith(named)]
     return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]
 
 
@@ -204,7 +213,7 @@ def digits(x):
 
 def make(name, config):
     dynamic = name == "llama_dynamic"
-    lens = [11, 8, 1, 12] if dynamic else [7, 12, 1, 5]
+    lens = LENS.get(name, [11, 8, 1, 12] if dynamic else [7, 12, 1, 5])
     case = dict(name=name, config=config, lens=lens, lr=LR, weight_decay=DECAY, clip=CLIP)
     model = build(config, torch.float32)
     loss, logits = loss_of(model, batch(case, 0))

@@ -16,6 +16,8 @@
 static const struct mixer MIXERS[] = {
     [STEP_ATTENTION] = {SLOT_QKV, SLOT_O, SLOT_QKV, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
     [STEP_MLP] = {SLOT_UP, SLOT_DOWN, SLOT_UP, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
+    [STEP_DELTA] = {SLOT_DELTA_IN, SLOT_DELTA_OUT, SLOT_DELTA_IN, SITE_ATTENTION, dt_delta_mix, dt_delta_mix_backward,
+                    NULL},
     [STEP_EXPERTS] = {SLOT_ROUTER, SLOT_EXPERT_DOWN, SLOT_EXPERT_UP, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
                       dt_experts_finish}};
 

@@ -72,6 +72,8 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->train = false;
     m->set_holds = -1;
     dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
+    for (int32_t s = 0; m->H > 0 && m->n_tok > 0 && s < b->n_seq; s++)
+        if (m->cached[slot[s]].n_own + m->cached[slot[s]].n_shared == 0) DT_TRY(dt_delta_cache_clear(m, slot[s]));
     DT_TRY(dt_vision_forward(m, b));
     DT_TRY(dt_is_step(b) ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
@@ -103,8 +105,12 @@ dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n
     const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
     DT_EXPECT(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt));
     DT_EXPECT(n_tok >= 0 && n_tok <= m->cached[prompt].n_own);
+    DT_CHECK(
+        m->H == 0 || n_tok == m->cached[prompt].n_own, DT_ERR_USAGE,
+        "a text shares %d of the %d tokens of a prompt, but linear attention has the state after the last one only",
+        n_tok, m->cached[prompt].n_own);
     m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok};
-    return DT_OK;
+    return m->H > 0 ? dt_delta_cache_copy(m, prompt, slot) : DT_OK;
 }
 
 /* Move rows of every block's cache, through scratch that a block's pass uses. */
@@ -112,6 +118,7 @@ static dt_err move_rows(dt_model *m, const struct tokens *rows, int32_t n)
 {
     void *const between = m->sets[0].raw;
     for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
+        if (dt_model_layer(m->mc, layer).linear) continue;
         DT_TRY(
             m->ops->gather_rows(m->dev, m->cache[layer], rows->token, between, n, 2 * m->K, m->opt.dtype, m->stream));
         DT_TRY(m->ops->scatter_rows(m->dev, between, rows->cache_row, m->cache[layer], n, 2 * m->K, m->opt.dtype,
@@ -148,6 +155,7 @@ dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int
     m->have_hidden = false; /* the staged batch is overwritten */
     for (int64_t done = 0; done < n_rows; done += m->opt.max_tok)
         DT_TRY(move_some(m, src, dst, done, (int32_t)dt_min_i64(n_rows - done, m->opt.max_tok)));
+    for (int32_t i = 0; m->H > 0 && i < n; i++) DT_TRY(dt_delta_cache_copy(m, src[i], dst[i]));
     for (int32_t i = 0; i < n; i++) m->cached[dst[i]] = m->cached[src[i]];
     return DT_OK;
 }

@@ -19,6 +19,7 @@ void dt_slots_stage(dt_model *m, const dt_batch *b, const int32_t *slot)
         const struct cached *c = &m->cached[slot[s]];
         const int32_t before = c->n_shared + c->n_own, start = (int32_t)dt_cache_row(&m->opt, slot[s]);
         m->host.q_start[s] = first;
+        if (m->H > 0) m->host.slot[s] = slot[s];
         m->host.kv_start[s] = start;
         m->host.kv_len[s] = before + n;
         stage_shared(m, s, c);
@@ -44,6 +45,7 @@ bool dt_is_step(const dt_batch *b)
 
 int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b)
 {
+    if (m->H > 0) return 0; /* a token would change the idle slot's states */
     const int32_t wanted = dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
     int32_t n = 0;
     for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, k);

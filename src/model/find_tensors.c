@@ -66,7 +66,8 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
 static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot slot, int64_t layer, int64_t n_in,
                                const struct fused *of)
 {
-    const int64_t n_out = of->n_out[0] + of->n_out[1] + of->n_out[2];
+    int64_t n_out = 0;
+    for (int i = 0; i < MAX_LOW; i++) n_out += of->n_out[i];
     const dt_tensor *w = find_part(u, of->name[0], "weight");
     const bool coded = w && w->part == DT_CODES, in_first = w && w->in_first;
     struct linear l = {.n_in = n_in,
@@ -139,7 +140,9 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
         if (*s == STEP_ADD) {
             of++;
         } else if (*s == STEP_ATTENTION || *s == STEP_MLP) {
-            of->mixer = *s == STEP_MLP && b->traits.sparse ? STEP_EXPERTS : *s;
+            of->mixer = *s == STEP_MLP && b->traits.sparse         ? STEP_EXPERTS
+                        : *s == STEP_ATTENTION && b->traits.linear ? STEP_DELTA
+                                                                   : *s;
         } else {
             struct norm *n = of->mixer == STEP_END ? &of->pre : &of->post;
             *n = norm_of(u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
@@ -147,6 +150,22 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
         }
     }
     return complete;
+}
+
+/* A tensor without ".weight". */
+static struct tensor_at alone(const dt_unit *u, const struct module *of, enum slot slot)
+{
+    const struct module *k = dt_family_find(of, slot);
+    return at(k ? find(u, k->name) : NULL);
+}
+
+static bool find_delta(const dt_unit *u, const struct module *of, struct block *b)
+{
+    b->conv = weight_of(u, of, SLOT_CONV);
+    b->delta_norm = weight_of(u, of, SLOT_DELTA_NORM);
+    b->dt_bias = alone(u, of, SLOT_DT_BIAS);
+    b->a_log = alone(u, of, SLOT_A_LOG);
+    return dt_exists(b->conv) && dt_exists(b->delta_norm) && dt_exists(b->dt_bias) && dt_exists(b->a_log);
 }
 
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
@@ -161,7 +180,9 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
         b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;
         complete = complete && here == dt_exists(b->linear[s].w);
     }
-    complete = complete && (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
+    const bool normed = m->mc->qk_norm && !b->traits.linear;
+    complete = complete && (!normed || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
+    if (b->traits.linear) complete = complete && find_delta(u, of, b);
     DT_EXPECT(complete);
     return DT_OK;
 }

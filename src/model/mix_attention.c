@@ -121,13 +121,71 @@ static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_pa
     return m->ops->attention_forward(m->dev, &at, a->raw, k, v, a->att, NULL, m->stream);
 }
 
+/* ---- attention with a gate -----------------------------------------------------------------------------------------
+ * The matmul writes rows of wide: for each head its query and its gate, then k and v. */
+
+static int64_t wide_ld(const dt_model *m) { return 2 * m->Q + 2 * m->K; }
+
+/* The heads' queries in rows of W, or the gates in rows of Q, as x; the corresponding blocks of wide as y. */
+static dt_blocks heads_of_wide(const dt_model *m, int64_t x_ld)
+{
+    const int64_t d = m->mc->head_dim;
+    return (dt_blocks){m->n_tok, m->mc->num_attention_heads, d, x_ld, d, wide_ld(m), 2 * d, m->opt.dtype};
+}
+static dt_blocks turned(dt_blocks b)
+{
+    return (dt_blocks){b.n_rows, b.n_blocks, b.width, b.y_ld, b.y_block, b.x_ld, b.x_block, b.dt};
+}
+static dt_blocks keys_of_wide(const dt_model *m)
+{
+    return (dt_blocks){m->n_tok, 1, 2 * m->K, m->W, 2 * m->K, wide_ld(m), 2 * m->K, m->opt.dtype};
+}
+/* Attention's output and gate, as rows. */
+static dt_blocks gate_rows(const dt_model *m)
+{
+    return (dt_blocks){m->n_tok, 1, m->Q, m->Q, m->Q, m->Q, m->Q, m->opt.dtype};
+}
+
+/* raw and gate from wide. */
+static dt_err split_wide(const dt_model *m, const struct block_acts *a)
+{
+    const dt_blocks q = turned(heads_of_wide(m, m->W)), gate = turned(heads_of_wide(m, m->Q)),
+                    kv = turned(keys_of_wide(m));
+    DT_TRY(m->ops->copy_blocks(m->dev, &q, m->s.wide, a->raw, m->stream));
+    DT_TRY(m->ops->copy_blocks(m->dev, &gate, dt_at(m->s.wide, m->mc->head_dim, m->elem), a->gate, m->stream));
+    return m->ops->copy_blocks(m->dev, &kv, dt_at(m->s.wide, 2 * m->Q, m->elem), dt_at(a->raw, m->Q, m->elem),
+                               m->stream);
+}
+
+/* wide's gradient from s.dqkv and the gradient of the gate. */
+static dt_err join_wide(const dt_model *m, const struct block_acts *a)
+{
+    const dt_blocks q = heads_of_wide(m, m->W), gate = heads_of_wide(m, m->Q), kv = keys_of_wide(m);
+    DT_TRY(m->ops->copy_blocks(m->dev, &q, m->s.dqkv, m->s.wide, m->stream));
+    DT_TRY(m->ops->copy_blocks(m->dev, &gate, a->gate, dt_at(m->s.wide, m->mc->head_dim, m->elem), m->stream));
+    return m->ops->copy_blocks(m->dev, &kv, dt_at(m->s.dqkv, m->Q, m->elem), dt_at(m->s.wide, 2 * m->Q, m->elem),
+                               m->stream);
+}
+
+static dt_err make_gated(const dt_model *m, const struct block_acts *a)
+{
+    const dt_blocks rows = gate_rows(m);
+    return m->ops->sigmoid_gate_forward(m->dev, &rows, a->att, a->gate, m->s.gated, m->stream);
+}
+
+/* ---- the mixer --------------------------------------------------------------------------------------------------- */
+
 dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                         const void *x, void *cache, const void **inner)
 {
+    const bool gated = m->mc->attn_output_gate;
     const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
-    *inner = a->att;
-    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_QKV], w, x, m->C, a->raw, m->W, m->n_tok, alone));
-    return cache ? attend_cache(m, b, w, a, cache) : attend(m, b, w, a);
+    *inner = gated ? m->s.gated : a->att;
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_QKV], w, x, m->C, gated ? m->s.wide : a->raw, gated ? wide_ld(m) : m->W,
+                             m->n_tok, alone));
+    if (gated) DT_TRY(split_wide(m, a));
+    DT_TRY(cache ? attend_cache(m, b, w, a, cache) : attend(m, b, w, a));
+    return gated ? make_gated(m, a) : DT_OK;
 }
 
 /* Convert the gradients of attention's inputs to gradients of the matmul's output. */
@@ -152,13 +210,21 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
     const size_t e = m->elem;
     const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_qkv = {.low = a->low[SLOT_QKV]};
     DT_EXPECT(scratch <= m->s.attention_elems);
-    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, of_o, m->n_tok));
+    const bool gated = m->mc->attn_output_gate;
+    const dt_blocks rows = gate_rows(m);
+    if (gated && dt_linear_keeps_input(&b->linear[SLOT_O])) DT_TRY(make_gated(m, a));
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->Q, dy, m->C, m->s.datt, m->Q,
+                              of_o, m->n_tok));
+    if (gated)
+        DT_TRY(m->ops->sigmoid_gate_backward(m->dev, &rows, a->att, a->gate, m->s.datt, m->s.datt, a->gate, m->stream));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(make_qk(m, b, w, a));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
                                       a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
                                       dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));
     DT_TRY(heads_backward(m, b, w, g, a));
+    if (gated) DT_TRY(join_wide(m, a));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
-    return dt_linear_backward(m, &b->linear[SLOT_QKV], w, g, dt_mixer_input(b, i, a), m->C, m->s.dqkv, m->W, m->s.dnorm,
-                              m->C, of_qkv, m->n_tok);
+    return dt_linear_backward(m, &b->linear[SLOT_QKV], w, g, dt_mixer_input(b, i, a), m->C,
+                              gated ? m->s.wide : m->s.dqkv, gated ? wide_ld(m) : m->W, m->s.dnorm, m->C, of_qkv,
+                              m->n_tok);
 }

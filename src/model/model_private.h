@@ -3,6 +3,7 @@
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim,
  *          K = num_key_value_heads * head_dim, W = Q + 2K, F intermediate_size,
  *          U = F (plain MLP) or 2F (gate and up concatenated), V vocab_size, R rows of a chunk of the head.
+ *          Of linear attention: H value heads, Z their width, M = Z and the width of q and k, I = M + Z + 2 H.
  *          Of mixtures: E num_experts, k num_experts_per_tok, X moe_intermediate_size, N = T k rows.
  * All activations are [T, width], rows contiguous unless a leading dimension is given. */
 #ifndef DT_MODEL_PRIVATE_H
@@ -19,7 +20,7 @@ struct tensor_at {
 
 /** Low-rank adapters of a linear layer (adapter.h): y += h Bt with h = scale D(x) At. Layers that share one matmul and
  *  have equal scales share one A, with their rows concatenated. Each has its own columns of h and of y. */
-enum { MAX_LOW = 3 }; /* q, k, v */
+enum { MAX_LOW = 4 }; /* q, k, v; in linear attention qkv, z, b, a */
 struct low_part {
     struct tensor_at b;       /* [n_out, r] */
     int64_t r, first_r;       /* columns of h */
@@ -76,7 +77,8 @@ struct block {
     bool bidirectional;
     dt_layer traits;
     struct branch branch[N_BRANCHES];
-    struct tensor_at q_norm, k_norm; /* optional */
+    struct tensor_at q_norm, k_norm;                   /* optional */
+    struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];
 };
 
@@ -107,6 +109,17 @@ struct expert_acts {
     void *act;                   /* [N,X]: cheap to recompute */
 };
 
+/** Activations of linear attention. A row of in has q, k and v before their convolution, then z, b and a. */
+struct delta_acts {
+    void *in;        /* [T,I] */
+    void *out;       /* [T,Z]: before norm and gate */
+    float *rstd;     /* [T,H] */
+    float *g, *beta; /* [T,H] */
+    /* cheap to recompute */
+    void *mixed;  /* [T,M]: q, k and v after the convolution */
+    void *normed; /* [T,Z]: after norm and gate */
+};
+
 /** Activations of a branch. */
 struct branch_acts {
     void *norm; /* [T,C]: output of its norm pre; cheap to recompute */
@@ -130,6 +143,8 @@ struct block_acts {
     void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
     struct branch_acts branch[N_BRANCHES];
     struct expert_acts experts;
+    struct delta_acts delta; /* in the memory of raw, att and lse */
+    void *gate;              /* [T,Q]: of attention's output; backward overwrites it with its gradient */
     /* cheap to recompute */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed if it is part of raw) */
     void *act;              /* [T,F] */
@@ -145,6 +160,13 @@ struct scratch {
     void *datt;  /* [T,Q] */
     void *dqkv;  /* [T,W] */
     float *attention, *norm;
+    void *wide;         /* [T,2Q+2K]: queries, gates, keys and values as their matmul writes them, or their gradients */
+    void *gated;        /* [T,Q]: attention's output times its gate */
+    void *dout;         /* [T,Z]: gradient of linear attention's output, before and after its norm */
+    void *dmixed, *din; /* [T,M], [T,I] */
+    float *dg, *dbeta;  /* [T,H] */
+    float *delta;       /* scratch of the delta rule */
+    int64_t delta_elems;
     void *rows;     /* [N,C]: inputs or outputs of experts, or their gradients */
     void *drows;    /* [N,X]: gradient of act */
     float *dweight; /* [T,k] */
@@ -215,6 +237,7 @@ struct tokens {
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
     int32_t *shared_start, *shared_len;   /* [n_seq] if the cache has prompts */
+    int32_t *slot;                        /* [n_seq]: of the cache, with linear attention */
     int32_t *cache_row;                   /* [T]: cache row for a new token's key and value (decode) */
 };
 
@@ -305,9 +328,10 @@ struct dt_model {
     dt_phase *phase;
 
     int64_t C, Q, K, W, F, U, V;
-    int64_t E, k, X; /* 0: no experts */
-    bool dense;      /* a block has an MLP without experts */
-    size_t elem;     /* bytes of an activation or parameter */
+    int64_t E, k, X;    /* 0: no experts */
+    int64_t H, Z, M, I; /* 0: no linear attention */
+    bool dense;         /* a block has an MLP without experts */
+    size_t elem;        /* bytes of an activation or parameter */
     bool tied;
     bool dropout; /* any layer has dropout */
 
@@ -352,7 +376,8 @@ struct dt_model {
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
 
-    void **cache;          /* [layers]: [rows of all slots, 2K], each row keys then values */
+    /* [layers]: [rows of all slots, 2K], each row keys then values; of linear attention dt_delta_cache */
+    void **cache;
     struct cached *cached; /* [cache_seqs + cache_prompts] */
     struct graphs *graphs; /* NULL: no graphs */
     struct vision *vision; /* NULL: no vision part */
@@ -391,6 +416,20 @@ static inline int64_t dt_cache_row(const dt_model_options *o, int32_t slot)
 }
 static inline int32_t dt_cache_slots(const dt_model_options *o) { return o->cache_seqs + o->cache_prompts; }
 static inline int64_t dt_cache_rows(const dt_model_options *o) { return dt_cache_row(o, dt_cache_slots(o)); }
+/** The cache of a layer with linear attention: the last inputs of the convolution [slots, kernel - 1, M], and the
+ *  states of the delta rule, float [slots, H, key width, value width]. */
+struct delta_cache {
+    void *inputs;
+    float *state;
+    size_t inputs_nbytes, state_nbytes; /* of a slot */
+    size_t nbytes;                      /* of all */
+};
+struct delta_cache dt_delta_cache_at(const dt_model *m, void *cache);
+/** Clear the states of a slot, or copy those of another slot. */
+dt_err dt_delta_cache_clear(const dt_model *m, int32_t slot);
+dt_err dt_delta_cache_copy(const dt_model *m, int32_t src, int32_t dst);
+/** The delta rule of the current batch; state_row is not set. */
+dt_delta dt_block_delta(const dt_model *m);
 /** Must logits of this pass be batch-invariant? */
 static inline bool dt_model_is_invariant(const dt_model *m) { return m->opt.batch_invariant && !m->train; }
 /** Does backward recompute cheap activations? */

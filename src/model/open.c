@@ -65,14 +65,31 @@ static void place_experts(const dt_model *m, struct arena *a, struct expert_acts
     s->up = dt_take(a, N, 2 * m->X, m->elem);
 }
 
+static void place_delta(const dt_model *m, struct arena *a, struct delta_acts *s)
+{
+    const int64_t T = m->opt.max_tok;
+    s->in = dt_take(a, T, m->I, m->elem);
+    s->out = dt_take(a, T, m->Z, m->elem);
+    s->rstd = dt_take(a, T, m->H, sizeof(float));
+    s->g = dt_take(a, T, m->H, sizeof(float));
+    s->beta = dt_take(a, T, m->H, sizeof(float));
+}
+
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
     s->x_mid = dt_take(a, m->opt.training ? T : 0, m->C, e);
+    const size_t from = a->used;
     s->raw = dt_take(a, T, m->W, e);
     if (!dt_model_keeps_raw(m)) s->qk = s->raw;
     s->att = dt_take(a, T, m->Q, e);
+    s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
+    s->gate = dt_take(a, m->mc->attn_output_gate ? T : 0, m->Q, e);
+    const size_t full_end = a->used;
+    a->used = from; /* a layer has one kind of attention */
+    place_delta(m, a, &s->delta);
+    if (full_end > a->used) a->used = full_end;
     s->up = dt_take(a, m->dense ? T : 0, m->U, e);
     place_experts(m, a, &s->experts);
     for (int i = 0; i < N_BRANCHES; i++) {
@@ -81,7 +98,6 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
         s->branch[i].post = place_stats(m, a, dt_exists(of->post.w));
         s->branch[i].out = dt_take(a, m->opt.training && dt_exists(of->post.w) ? T : 0, m->C, e);
     }
-    s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
     for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_low(m, i, low_r), e);
 }
 
@@ -93,6 +109,8 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
         s->branch[i].norm = dt_take(a, dt_exists(a_block(m)->branch[i].pre.w) ? T : 0, m->C, e);
     s->act = dt_take(a, m->dense ? T : 0, m->F, e);
     s->experts.act = dt_take(a, T * m->k, m->X, e);
+    s->delta.mixed = dt_take(a, T, m->M, e);
+    s->delta.normed = dt_take(a, T, m->Z, e);
     if (!m->mc->qk_norm) return;
     if (dt_model_keeps_raw(m)) s->qk = dt_take(a, T, m->W, e);
     s->rstd_q = dt_take(a, T, m->mc->num_attention_heads, f);
@@ -132,7 +150,14 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.datt = dt_take(a, T, m->Q, e);
     m->s.dqkv = dt_take(a, T, m->W, e);
     m->s.attention = dt_take(a, m->s.attention_elems, 1, sizeof(float));
-    if (mlp_end > a->used) a->used = mlp_end;
+    const size_t full_end = mlp_end > a->used ? mlp_end : a->used;
+    a->used = from;
+    m->s.dout = dt_take(a, T, m->Z, e);
+    m->s.dmixed = dt_take(a, T, m->M, e);
+    m->s.din = dt_take(a, T, m->I, e);
+    m->s.dg = dt_take(a, T, m->H, sizeof(float));
+    m->s.dbeta = dt_take(a, T, m->H, sizeof(float));
+    if (full_end > a->used) a->used = full_end;
 }
 
 /* Does a kernel add the residual of branches, instead of their last matmul? */
@@ -193,6 +218,26 @@ static void place_tables(dt_model *m, struct arena *a)
     }
 }
 
+/* Work space of linear attention and of attention with a gate, in forward, too. */
+static void place_mixers(dt_model *m, struct arena *a)
+{
+    const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
+    const dt_delta d = dt_block_delta(m); /* for the largest batch */
+    m->s.delta_elems = m->H > 0 ? m->ops->delta_scratch_elems(m->dev, &d, m->opt.training) : 0;
+    m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
+    m->s.gated = dt_take(a, gated, m->Q, m->elem);
+    m->s.delta = dt_take(a, m->s.delta_elems, 1, sizeof(float));
+}
+
+/* Floats of scratch of linear attention's gradients of weights. */
+static int64_t delta_sums(const dt_model *m)
+{
+    const dt_conv c = {.width = m->M, .kernel = (int)m->mc->linear_conv_kernel_dim};
+    if (m->H == 0) return 0;
+    return dt_max_i64(m->ops->conv_scratch_elems(m->dev, &c),
+                      m->ops->norm_scratch_elems(m->dev, dt_max_i64(m->H, m->mc->linear_value_head_dim)));
+}
+
 static void place_work(dt_model *m, struct arena *a, struct arena *kept)
 {
     int64_t r = most_low(m, N_LINEARS, low_r);
@@ -202,7 +247,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     if (m->opt.training) {
         const int64_t widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : 0),
                                           m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
-                      norm = dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest),
+                      norm = dt_max_i64(dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest), delta_sums(m)),
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = dt_take(a, norm, 1, sizeof(float));
@@ -214,6 +259,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     const size_t from = a->used;
     m->s.drop = dt_take(a, adds_apart(m) ? m->opt.max_tok : 0, m->C, m->elem);
     m->s.rows = dt_take(a, m->opt.max_tok * m->k, m->C, m->elem);
+    place_mixers(m, a);
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
@@ -241,6 +287,7 @@ size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64
     t->cache_row = dt_take(&a, m->opt.cache_seqs > 0 ? n_tok : 0, 1, sizeof(int32_t));
     t->shared_start = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
     t->shared_len = dt_take(&a, m->opt.cache_prompts > 0 ? n_seq : 0, 1, sizeof(int32_t));
+    t->slot = dt_take(&a, m->opt.cache_seqs > 0 && m->H > 0 ? n_seq : 0, 1, sizeof(int32_t));
     t->q_start = dt_take(&a, n_seq + 1, 1, sizeof(int32_t));
     t->kv_start = dt_take(&a, n_seq, 1, sizeof(int32_t));
     t->kv_len = dt_take(&a, n_seq, 1, sizeof(int32_t));
@@ -336,7 +383,8 @@ static void place_kept(dt_model *m, struct arena *a)
     const size_t backward_end = a->used;
     a->used = from > m->tower_nbytes ? from : m->tower_nbytes; /* the tower runs while the cache holds data */
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
-        m->cache[i] = dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
+        m->cache[i] = dt_model_layer(m->mc, i).linear ? dt_take(a, (int64_t)dt_delta_cache_at(m, NULL).nbytes, 1, 1)
+                                                      : dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
     if (backward_end > a->used) a->used = backward_end;
 }
 
@@ -445,6 +493,10 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->F = mc->intermediate_size;
     m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
+    if (dt_model_n_linear(mc) > 0) {
+        m->H = dt_family_size(mc, SIZE_H), m->Z = dt_family_size(mc, SIZE_Z), m->M = dt_family_size(mc, SIZE_M);
+        m->I = m->M + m->Z + 2 * m->H;
+    }
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) m->dense = m->dense || !dt_model_layer(mc, i).sparse;
     m->n_tok = opt->max_tok;
@@ -485,8 +537,12 @@ static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])
 
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt)
 {
-    const int64_t n_rows = dt_cache_rows(opt) * mc->num_hidden_layers;
-    return (size_t)(n_rows * 2 * mc->num_key_value_heads * mc->head_dim) * dt_dtype_size(opt->dtype);
+    const int64_t n_linear = dt_model_n_linear(mc), n_rows = dt_cache_rows(opt) * (mc->num_hidden_layers - n_linear),
+                  inputs = (mc->linear_conv_kernel_dim - 1) * dt_family_size(mc, SIZE_M),
+                  state = dt_family_size(mc, SIZE_Z) * mc->linear_key_head_dim;
+    const size_t keys = (size_t)(n_rows * 2 * mc->num_key_value_heads * mc->head_dim) * dt_dtype_size(opt->dtype),
+                 slot = (size_t)inputs * dt_dtype_size(opt->dtype) + (size_t)state * sizeof(float);
+    return keys + (n_linear > 0 ? (size_t)n_linear * (size_t)dt_cache_slots(opt) * slot : 0);
 }
 
 dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units, int n_units,

@@ -25,6 +25,12 @@ static const struct slot_kind {
     [SLOT_ROUTER] = {DT_KIND_MATRIX, DT_SITE_NONE, -1, -1},
     [SLOT_EXPERT_UP] = {DT_KIND_MATRIX, DT_SITE_NONE, 0, 0},
     [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, 1, -1},
+    [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_DELTA_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM1] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
@@ -49,6 +55,8 @@ static int shape_of(const struct builder *b, const struct module *k, int64_t sha
     shape[0] = turned ? in : out;
     shape[1] = k->slot == SLOT_PATCHES ? 3 : turned ? out : in;
     shape[2] = shape[3] = b->patch_size;
+    if (k->slot == SLOT_CONV) shape[1] = 1, shape[2] = in;
+    if (k->slot == SLOT_CONV) return 3;
     return k->slot == SLOT_PATCHES ? 4 : k->in == NO_SIZE ? 1 : 2;
 }
 
@@ -58,15 +66,20 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     int64_t shape[DT_MAX_DIMS];
     const int n_dims = shape_of(b, k, shape);
     const struct slot_kind *is = &SLOTS[k->slot];
-    const bool norm = is->kind == DT_KIND_NORM, ones = norm && !b->mc->norm_plus_one, linear = k->slot < N_LINEARS,
-               in_first = k->flags & IN_FIRST;
+    const bool norm = is->kind == DT_KIND_NORM, ones = norm && (!b->mc->norm_plus_one || k->slot == SLOT_DELTA_NORM),
+               linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
+    const bool alone = k->slot == SLOT_CLASS || k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     dt_module_name(k, expert, module);
-    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, k->slot == SLOT_CLASS ? "" : ".weight");
-    DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm,
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, alone ? "" : ".weight");
+    DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm && k->slot != SLOT_DT_BIAS,
                        norm ? 0 : (float)(b->mc->initializer_range / depth), ones));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
     t->kind = is->kind;
+    if (k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG) {
+        t->init_std = 0;
+        t->init_value = k->slot == SLOT_DT_BIAS ? 1 : (float)log(8); /* transformers: log of uniform in (0.01, 16) */
+    }
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
@@ -215,13 +228,21 @@ int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n
     return of_experts > 0 ? n + of_experts / mc->num_experts * mc->num_experts_per_tok : n;
 }
 
+/* Forward of the gated delta rule, by token and layer: the matmuls of a full chunk (count_ops.c). */
+static double linear_flops(const dt_model_config *mc)
+{
+    const double C = DT_DELTA_CHUNK, k = (double)mc->linear_key_head_dim, v = (double)mc->linear_value_head_dim;
+    return (double)mc->linear_num_value_heads * (C * (4 * k + 3 * v) + 6 * k * v);
+}
+
 /* Forward takes 2 operations per matrix element and token, backward 2 for the input's gradient and 2 for the matrix's.
  * Attention computes q k^T and p v over the causal half of len^2: 2 Q len^2 in forward, twice that in backward. Norms
  * are not counted, and windows do not reduce the count. */
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared)
 {
-    const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim);
+    const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim),
+                 n_linear = (double)dt_model_n_linear(mc);
     const bool predicts = dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
     double per_token = 0;
     for (int u = 0; u < dt_vision_first_unit(units, n_units); u++)
@@ -231,5 +252,5 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
                 per_token +=
                     (t->trainable ? 6 : 4) * (double)dt_n_weights(t) * (t->of_expert ? share_of_expert(mc) : 1);
         }
-    return per_token * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
+    return (per_token + 3 * n_linear * linear_flops(mc)) * (double)n_tok + 6 * (L - n_linear) * Q * sum_seq_len_squared;
 }

@@ -21,7 +21,8 @@
     TYPE(gemma2) \
     TYPE(gemma3_text) \
     TYPE(qwen3_moe) \
-    TYPE(mixtral)
+    TYPE(mixtral) \
+    TYPE(qwen3_5_text)
 /* clang-format on */
 
 #define DT_AFTER_BAR(type) "|" #type

@@ -38,6 +38,7 @@ typedef struct dt_layer {
     bool slides;    /* attention has a window */
     bool unrotated; /* queries and keys have no positions */
     bool sparse;    /* the MLP is a mixture of experts */
+    bool linear;    /* linear attention: the gated delta rule */
 } dt_layer;
 
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */
@@ -48,6 +49,10 @@ typedef struct dt_model_config {
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
     bool norm_topk_prob; /* the weights of a token's experts add up to 1 */
+    /* of the layers with linear attention */
+    int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim;
+    int64_t linear_conv_kernel_dim;
+    bool attn_output_gate; /* the output of full attention is multiplied by the sigmoid of a gate */
     double norm_eps, initializer_range;
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
@@ -90,6 +95,8 @@ static inline int64_t dt_model_rotary_dim(const dt_model_config *mc)
 {
     return (int64_t)((double)mc->head_dim * mc->partial_rotary_factor);
 }
+/** Number of layers with linear attention. */
+int64_t dt_model_n_linear(const dt_model_config *mc);
 /** Properties of layer i. */
 static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
 {
@@ -261,7 +268,7 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
-/** Bytes of keys and values of cache_seqs sequences and cache_prompts prompts. They are part of the activations. In
+/** Bytes of keys and values, and of the states of linear attention, of cache_seqs sequences and cache_prompts prompts. They are part of the activations. In
  *  training they share memory with the activations that backward needs. */
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt);
 /** Count the bytes that dt_model_open will allocate, with the same code: activations with the cache, pinned staging,

@@ -29,6 +29,12 @@ static const struct field {
     FIELD("num_experts", num_experts, FIELD_INT),
     FIELD("num_experts_per_tok", num_experts_per_tok, FIELD_INT),
     FIELD("moe_intermediate_size", moe_intermediate_size, FIELD_INT),
+    FIELD("linear_num_key_heads", linear_num_key_heads, FIELD_INT),
+    FIELD("linear_num_value_heads", linear_num_value_heads, FIELD_INT),
+    FIELD("linear_key_head_dim", linear_key_head_dim, FIELD_INT),
+    FIELD("linear_value_head_dim", linear_value_head_dim, FIELD_INT),
+    FIELD("linear_conv_kernel_dim", linear_conv_kernel_dim, FIELD_INT),
+    FIELD("attn_output_gate", attn_output_gate, FIELD_BOOL),
     FIELD("norm_topk_prob", norm_topk_prob, FIELD_BOOL),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
@@ -129,13 +135,16 @@ static void compare_layer(const char *name, int64_t i, const char *before, const
 /* Report the first layer that uses the window, or rotation, in only one of the models. */
 static void compare_layers(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
-    static const char *const WORDS[] = {"full_attention", "sliding_attention"}, *const ROTATES[] = {"1", "0"};
+    static const char *const WORDS[] = {"full_attention", "sliding_attention", "linear_attention"}, *const ROTATES[] = {
+                                                                                                        "1", "0"};
     bool slides = false, rotates = false; /* a difference is reported */
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
         const dt_layer a = dt_model_layer(before, i), b = dt_model_layer(now, i);
-        if (!slides && a.slides != b.slides)
-            compare_layer("layer_types", i, WORDS[a.slides], WORDS[b.slides], visit, self), slides = true;
+        if (!slides && (a.slides != b.slides || a.linear != b.linear))
+            compare_layer("layer_types", i, WORDS[a.linear ? 2 : a.slides], WORDS[b.linear ? 2 : b.slides], visit,
+                          self),
+                slides = true;
         if (!rotates && a.unrotated != b.unrotated)
             compare_layer("no_rope_layers", i, ROTATES[a.unrotated], ROTATES[b.unrotated], visit, self), rotates = true;
     }

@@ -47,7 +47,8 @@ bool dt_family_reads(const dt_family *f, const char *key) { return find_key(f, k
 
 int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
 {
-    const int64_t Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim;
+    const int64_t Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim,
+                  Z = mc->linear_num_value_heads * mc->linear_value_head_dim;
     const int64_t sizes[] = {[SIZE_C] = mc->hidden_size,
                              [SIZE_Q] = Q,
                              [SIZE_K] = K,
@@ -57,6 +58,12 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_V] = mc->vocab_size,
                              [SIZE_E] = mc->num_experts,
                              [SIZE_X] = mc->moe_intermediate_size,
+                             [SIZE_QG] = 2 * Q,
+                             [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
+                             [SIZE_Z] = Z,
+                             [SIZE_H] = mc->linear_num_value_heads,
+                             [SIZE_VALUE] = mc->linear_value_head_dim,
+                             [SIZE_KERNEL] = mc->linear_conv_kernel_dim,
                              [SIZE_HEAD] = mc->head_dim,
                              [SIZE_POSITIONS] = mc->max_position_embeddings,
                              [SIZE_LABELS] = 0};
@@ -67,6 +74,13 @@ const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STE
 
 const enum step dt_steps_four_norms[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
                                          STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
+
+int64_t dt_model_n_linear(const dt_model_config *mc)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; mc->layers && i < mc->num_hidden_layers; i++) n += mc->layers[i].linear;
+    return n;
+}
 
 const struct module *dt_family_find(const struct module *of, enum slot slot)
 {

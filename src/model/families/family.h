@@ -17,6 +17,8 @@ enum slot {
     SLOT_ROUTER, /* of a mixture of experts */
     SLOT_EXPERT_UP,
     SLOT_EXPERT_DOWN,
+    SLOT_DELTA_IN, /* of linear attention: q, k and v, then z, b and a */
+    SLOT_DELTA_OUT,
     N_LINEARS, /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
@@ -24,6 +26,10 @@ enum slot {
     SLOT_NORM4,
     SLOT_Q_NORM,
     SLOT_K_NORM,
+    SLOT_CONV, /* of linear attention */
+    SLOT_DT_BIAS,
+    SLOT_A_LOG,
+    SLOT_DELTA_NORM,
     SLOT_TOKENS, /* token embeddings; of a tower: its positions */
     SLOT_POSITIONS,
     SLOT_FINAL_NORM,
@@ -42,6 +48,7 @@ enum step {
     STEP_ATTENTION,
     STEP_MLP,
     STEP_EXPERTS, /* replaces STEP_MLP in layers with experts */
+    STEP_DELTA,   /* replaces STEP_ATTENTION in layers with linear attention */
     STEP_ADD,
     STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
     STEP_NORM2,
@@ -61,6 +68,12 @@ enum size_of {
     SIZE_V,
     SIZE_E,         /* num_experts */
     SIZE_X,         /* moe_intermediate_size */
+    SIZE_QG,        /* queries and gates */
+    SIZE_M,         /* of linear attention: q, k and v */
+    SIZE_Z,         /* all values */
+    SIZE_H,         /* value heads */
+    SIZE_VALUE,     /* one value */
+    SIZE_KERNEL,    /* linear_conv_kernel_dim */
     SIZE_HEAD,      /* head_dim */
     SIZE_POSITIONS, /* max_position_embeddings */
     SIZE_LABELS     /* of a scalar head */
@@ -78,6 +91,8 @@ enum {
     SPARSE = 16,          /* only in layers with experts */
     PER_EXPERT = 32,      /* one for each expert, whose number replaces the %d in the name. In memory, an expert's
                            * modules of a slot are adjacent, and the experts follow one another */
+    FULL = 64,            /* only in layers with full attention */
+    LINEAR = 128,         /* only in layers with linear attention */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */
@@ -89,13 +104,13 @@ struct module {
     size_t only_if; /* 0: always */
     unsigned flags;
 };
-enum { MAX_MODULES = 16 }; /* of a layer; unused ones have no name */
+enum { MAX_MODULES = 24 }; /* of a layer; unused ones have no name */
 
 /** A key of [model] that the family reads, and its name in config.json if that differs. */
 struct family_key {
     const char *key, *name;
 };
-enum { MAX_FAMILY_KEYS = 12 };
+enum { MAX_FAMILY_KEYS = 16 };
 
 struct dt_family {
     struct {
@@ -143,7 +158,7 @@ extern const enum step dt_steps_four_norms[];
 /** Does a layer have the module, apart from only_if? */
 static inline bool dt_module_is_in(const struct module *k, dt_layer layer)
 {
-    return !(k->flags & (layer.sparse ? DENSE : SPARSE));
+    return !(k->flags & ((layer.sparse ? DENSE : SPARSE) | (layer.linear ? FULL : LINEAR)));
 }
 /** The module's name, for one of its experts. */
 void dt_module_name(const struct module *k, int64_t expert, char name[64]);

@@ -1,0 +1,88 @@
+/* qwen3_5.c - the text models of Qwen3.5 and Qwen3.6 (dense): three of four layers have linear attention with the gated
+ * delta rule, the others full attention with a gate, norms of heads and partial rotation. Norms add 1 to their weights,
+ * except those of linear attention. */
+#include "llama.h"
+#include <inttypes.h>
+#include <string.h>
+
+static dt_err read_layer_types(const dt_spec *root, dt_model_config *mc)
+{
+    dt_spec list;
+    char expected[96];
+    int64_t interval = 4;
+    DT_TRY(dt_spec_int(root, "full_attention_interval", 1, INT32_MAX, &interval));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].linear = (i + 1) % interval != 0;
+    if (!dt_spec_get(root, "layer_types", &list)) return DT_OK;
+    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or linear_attention",
+             mc->num_hidden_layers);
+    if (!json_is_array(list.value) || (int64_t)json_array_size(list.value) != mc->num_hidden_layers)
+        return dt_spec_bad(&list, NULL, expected);
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
+        const char *word = json_string_value(json_array_get(list.value, (size_t)i));
+        mc->layers[i].linear = word && strcmp(word, "linear_attention") == 0;
+        if (!word || (!mc->layers[i].linear && strcmp(word, "full_attention") != 0))
+            return dt_spec_bad(&list, NULL, expected);
+    }
+    return DT_OK;
+}
+
+static dt_err read_sizes(const dt_spec *root, dt_model_config *mc)
+{
+    enum { MAX_HEADS = 1 << 16 };
+    mc->linear_num_key_heads = 16, mc->linear_num_value_heads = 32;
+    mc->linear_key_head_dim = mc->linear_value_head_dim = 128, mc->linear_conv_kernel_dim = 4;
+    DT_TRY(dt_spec_int(root, "linear_num_key_heads", 1, MAX_HEADS, &mc->linear_num_key_heads));
+    DT_TRY(dt_spec_int(root, "linear_num_value_heads", 1, MAX_HEADS, &mc->linear_num_value_heads));
+    DT_TRY(dt_spec_int(root, "linear_key_head_dim", 1, DT_DELTA_MAX_DIM, &mc->linear_key_head_dim));
+    DT_TRY(dt_spec_int(root, "linear_value_head_dim", 1, DT_DELTA_MAX_DIM, &mc->linear_value_head_dim));
+    DT_TRY(dt_spec_int(root, "linear_conv_kernel_dim", 1, DT_CONV_MAX_KERNEL, &mc->linear_conv_kernel_dim));
+    DT_CHECK(mc->linear_num_value_heads % mc->linear_num_key_heads == 0, root->err,
+             "%s: linear_num_key_heads: expected a divisor of linear_num_value_heads=%" PRId64 ", found %" PRId64,
+             root->file, mc->linear_num_value_heads, mc->linear_num_key_heads);
+    return DT_OK;
+}
+
+static dt_err read(const dt_spec *root, dt_model_config *mc)
+{
+    bool gated = true;
+    mc->norm_plus_one = mc->qk_norm = mc->attn_output_gate = true;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "attn_output_gate", &gated));
+    if (!gated) return dt_spec_bad(root, "attn_output_gate", "true");
+    DT_TRY(read_sizes(root, mc));
+    return read_layer_types(root, mc);
+}
+
+static const struct module BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_QG, SIZE_C, IF(qkv_bias), 0, FULL | ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, FULL},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, FULL | ADAPT_BY_DEFAULT},
+    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, 0, FULL},
+    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, 0, FULL},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, FULL},
+    {SLOT_DELTA_IN, "linear_attn.in_proj_qkv", SIZE_M, SIZE_C, 0, 0, LINEAR},
+    {SLOT_DELTA_IN, "linear_attn.in_proj_z", SIZE_Z, SIZE_C, 0, 0, LINEAR},
+    {SLOT_DELTA_IN, "linear_attn.in_proj_b", SIZE_H, SIZE_C, 0, 0, LINEAR},
+    {SLOT_DELTA_IN, "linear_attn.in_proj_a", SIZE_H, SIZE_C, 0, 0, LINEAR},
+    {SLOT_CONV, "linear_attn.conv1d", SIZE_M, SIZE_KERNEL, 0, 0, LINEAR},
+    {SLOT_DT_BIAS, "linear_attn.dt_bias", SIZE_H, NO_SIZE, 0, 0, LINEAR},
+    {SLOT_A_LOG, "linear_attn.A_log", SIZE_H, NO_SIZE, 0, 0, LINEAR},
+    {SLOT_DELTA_NORM, "linear_attn.norm", SIZE_VALUE, NO_SIZE, 0, 0, LINEAR},
+    {SLOT_DELTA_OUT, "linear_attn.out_proj", SIZE_C, SIZE_Z, 0, 0, LINEAR},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0},
+};
+
+const dt_family dt_family_qwen3_5_text = {
+    .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
+    .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
+    .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+    .read = read,
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm};

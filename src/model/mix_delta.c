@@ -1,0 +1,182 @@
+/* mix_delta.c - linear attention with the gated delta rule as the mixer of a branch (docs/algorithms.md, 8.7). One matmul
+ * computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and b. The
+ * output of the delta rule passes a norm by head and is multiplied by silu(z).
+ *
+ * Passes without a cache use the chunked form. Generation goes token by token: its results do not depend on how a text
+ * is divided into passes. */
+#include "mixer.h"
+
+static dt_conv conv_of(const dt_model *m)
+{
+    return (dt_conv){.n_seq = m->n_seq,
+                     .q_start = m->device.q_start,
+                     .n_tok = m->n_tok,
+                     .width = m->M,
+                     .kernel = (int)m->mc->linear_conv_kernel_dim,
+                     .x_ld = m->I,
+                     .y_ld = m->M,
+                     .dt = m->opt.dtype};
+}
+
+dt_delta dt_block_delta(const dt_model *m)
+{
+    const dt_model_config *mc = m->mc;
+    return (dt_delta){.n_seq = m->n_seq,
+                      .n_k_heads = (int)mc->linear_num_key_heads,
+                      .n_v_heads = (int)mc->linear_num_value_heads,
+                      .k_dim = (int)mc->linear_key_head_dim,
+                      .v_dim = (int)mc->linear_value_head_dim,
+                      .q_start = m->device.q_start,
+                      .n_tok = m->n_tok,
+                      .max_len = m->max_q_len,
+                      .x_ld = m->M,
+                      .o_ld = m->Z,
+                      .dt = m->opt.dtype};
+}
+
+static dt_delta_gates gates_of(const dt_model *m) { return (dt_delta_gates){m->n_tok, m->H, m->I, m->opt.dtype}; }
+
+static dt_rmsnorm norm_of(const dt_model *m)
+{
+    return (dt_rmsnorm){.n_rows = m->n_tok * m->H,
+                        .width = m->mc->linear_value_head_dim,
+                        .group = m->H,
+                        .group_ld = m->Z,
+                        .y_group_ld = m->Z,
+                        .eps = (float)m->mc->norm_eps,
+                        .dt = m->opt.dtype};
+}
+
+/* Columns of a row of `in`, and of `mixed`. */
+static void *z_in(const dt_model *m, void *in) { return dt_at(in, m->M, m->elem); }
+static void *b_in(const dt_model *m, void *in) { return dt_at(in, m->M + m->Z, m->elem); }
+static void *a_in(const dt_model *m, void *in) { return dt_at(in, m->M + m->Z + m->H, m->elem); }
+static void *k_in(const dt_model *m, void *mixed) { return dt_at(mixed, (m->M - m->Z) / 2, m->elem); }
+static void *v_in(const dt_model *m, void *mixed) { return dt_at(mixed, m->M - m->Z, m->elem); }
+
+/* ---- states of generation ---------------------------------------------------------------------------------------- */
+
+struct delta_cache dt_delta_cache_at(const dt_model *m, void *cache)
+{
+    enum { ALIGN = 64 };
+    const size_t slots = (size_t)dt_cache_slots(&m->opt),
+                 inputs = (size_t)((m->mc->linear_conv_kernel_dim - 1) * m->M) * m->elem,
+                 state = (size_t)(m->Z * m->mc->linear_key_head_dim) * sizeof(float),
+                 first = (slots * inputs + ALIGN - 1) / ALIGN * ALIGN;
+    return (struct delta_cache){cache, cache ? (float *)(void *)((char *)cache + first) : NULL, inputs, state,
+                                first + slots * state};
+}
+
+dt_err dt_delta_cache_clear(const dt_model *m, int32_t slot)
+{
+    for (int64_t i = 0; i < m->mc->num_hidden_layers; i++) {
+        if (!dt_model_layer(m->mc, i).linear) continue;
+        const struct delta_cache c = dt_delta_cache_at(m, m->cache[i]);
+        DT_TRY(m->ops->zero(m->dev, (char *)c.inputs + (size_t)slot * c.inputs_nbytes, c.inputs_nbytes, m->stream));
+        DT_TRY(m->ops->zero(m->dev, (char *)c.state + (size_t)slot * c.state_nbytes, c.state_nbytes, m->stream));
+    }
+    return DT_OK;
+}
+
+dt_err dt_delta_cache_copy(const dt_model *m, int32_t src, int32_t dst)
+{
+    for (int64_t i = 0; i < m->mc->num_hidden_layers; i++) {
+        if (!dt_model_layer(m->mc, i).linear) continue;
+        const struct delta_cache c = dt_delta_cache_at(m, m->cache[i]);
+        char *const inputs = c.inputs, *const state = (char *)c.state;
+        DT_TRY(m->ops->copy(m->dev, inputs + (size_t)dst * c.inputs_nbytes, inputs + (size_t)src * c.inputs_nbytes,
+                            c.inputs_nbytes, m->stream));
+        DT_TRY(m->ops->copy(m->dev, state + (size_t)dst * c.state_nbytes, state + (size_t)src * c.state_nbytes,
+                            c.state_nbytes, m->stream));
+    }
+    return DT_OK;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* mixed from in. */
+static dt_err mix_tokens(const dt_model *m, const struct block *b, const dt_param_view *w, const struct delta_acts *a,
+                         void *cache)
+{
+    dt_conv c = conv_of(m);
+    if (cache) c.state_row = m->device.slot;
+    return m->ops->conv_forward(m->dev, &c, a->in, dt_weight(w, b->conv), a->mixed, dt_delta_cache_at(m, cache).inputs,
+                                m->stream);
+}
+
+/* normed from out and z. */
+static dt_err make_normed(const dt_model *m, const struct block *b, const dt_param_view *w, const struct delta_acts *a)
+{
+    const dt_rmsnorm n = norm_of(m);
+    return m->ops->norm_gate_forward(m->dev, &n, a->out, dt_weight(w, b->delta_norm), z_in(m, a->in), m->I, a->normed,
+                                     a->rstd, m->stream);
+}
+
+static dt_err apply_rule(const dt_model *m, const struct delta_acts *a, void *cache)
+{
+    dt_delta d = dt_block_delta(m);
+    if (cache) {
+        d.state_row = m->device.slot;
+        return m->ops->delta_step(m->dev, &d, a->mixed, k_in(m, a->mixed), v_in(m, a->mixed), a->g, a->beta, a->out,
+                                  dt_delta_cache_at(m, cache).state, m->stream);
+    }
+    DT_EXPECT(m->ops->delta_scratch_elems(m->dev, &d, false) <= m->s.delta_elems);
+    return m->ops->delta_forward(m->dev, &d, a->mixed, k_in(m, a->mixed), v_in(m, a->mixed), a->g, a->beta, a->out,
+                                 NULL, m->s.delta, m->stream);
+}
+
+dt_err dt_delta_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
+                    const void *x, void *cache, const void **inner)
+{
+    const struct delta_acts *a = &acts->delta;
+    const struct with_matmul alone = {.low = acts->low[SLOT_DELTA_IN]};
+    const dt_delta_gates gates = gates_of(m);
+    *inner = a->normed;
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_DELTA_IN], w, x, m->C, a->in, m->I, m->n_tok, alone));
+    DT_TRY(mix_tokens(m, b, w, a, cache));
+    DT_TRY(m->ops->delta_gates_forward(m->dev, &gates, a_in(m, a->in), b_in(m, a->in), dt_weight(w, b->a_log),
+                                       dt_weight(w, b->dt_bias), a->g, a->beta, m->stream));
+    DT_TRY(apply_rule(m, a, cache));
+    return make_normed(m, b, w, a);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* From the gradient of normed in s.dout: the gradient of in, in s.din, and those of the small weights. */
+static dt_err rule_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                            const struct delta_acts *a)
+{
+    const dt_rmsnorm n = norm_of(m);
+    const dt_delta d = dt_block_delta(m);
+    const dt_conv c = conv_of(m);
+    const dt_delta_gates gates = gates_of(m);
+    void *const dmixed = m->s.dmixed, *const din = m->s.din;
+    DT_EXPECT(m->ops->delta_scratch_elems(m->dev, &d, true) <= m->s.delta_elems);
+    DT_TRY(m->ops->norm_gate_backward(m->dev, &n, a->out, dt_weight(w, b->delta_norm), z_in(m, a->in), m->I, a->rstd,
+                                      m->s.dout, m->s.dout, z_in(m, din), dt_gradient(g, b->delta_norm), g->dtype,
+                                      g->accumulate, m->s.norm, m->stream));
+    DT_TRY(m->ops->delta_backward(m->dev, &d, a->mixed, k_in(m, a->mixed), v_in(m, a->mixed), a->g, a->beta, m->s.dout,
+                                  dmixed, k_in(m, dmixed), v_in(m, dmixed), m->s.dg, m->s.dbeta, m->s.delta,
+                                  m->stream));
+    DT_TRY(m->ops->conv_backward(m->dev, &c, a->in, dt_weight(w, b->conv), dmixed, din, dt_gradient(g, b->conv),
+                                 g->dtype, g->accumulate, m->s.norm, m->stream));
+    return m->ops->delta_gates_backward(m->dev, &gates, a_in(m, a->in), a->g, a->beta, dt_weight(w, b->a_log),
+                                        dt_weight(w, b->dt_bias), m->s.dg, m->s.dbeta, a_in(m, din), b_in(m, din),
+                                        dt_gradient(g, b->a_log), dt_gradient(g, b->dt_bias), g->dtype, g->accumulate,
+                                        m->s.norm, m->stream);
+}
+
+dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                             const dt_grad_view *g, const struct block_acts *acts, const void *dy)
+{
+    const struct delta_acts *a = &acts->delta;
+    const struct linear *in = &b->linear[SLOT_DELTA_IN], *out = &b->linear[SLOT_DELTA_OUT];
+    const struct with_matmul of_in = {.low = acts->low[SLOT_DELTA_IN]}, of_out = {.low = acts->low[SLOT_DELTA_OUT]};
+    if (dt_model_remakes(m)) DT_TRY(mix_tokens(m, b, w, a, NULL));
+    if (dt_model_remakes(m) && dt_linear_keeps_input(out)) DT_TRY(make_normed(m, b, w, a));
+    DT_TRY(dt_linear_backward(m, out, w, g, a->normed, m->Z, dy, m->C, m->s.dout, m->Z, of_out, m->n_tok));
+    DT_TRY(rule_backward(m, b, w, g, a));
+    DT_TRY(dt_mixer_remake_input(m, b, i, w, acts));
+    return dt_linear_backward(m, in, w, g, dt_mixer_input(b, i, acts), m->C, m->s.din, m->I, m->s.dnorm, m->C, of_in,
+                              m->n_tok);
+}
