@@ -496,9 +496,9 @@ static void check_fixture(const char *name)
 
 TEST(transformers_finds_the_same)
 {
-    static const char *const names[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
-                                        "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
-                                        "smollm3", "gemma2",       "gemma3_text"};
+    static const char *const names[] = {
+        "gpt2",  "gpt2_variant", "llama",   "llama_linear", "llama_dynamic", "mistral",   "qwen2",          "qwen3",
+        "olmo2", "granite",      "smollm3", "gemma2",       "gemma3_text",   "qwen3_moe", "qwen3_moe_many", "mixtral"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

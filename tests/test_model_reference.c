@@ -133,9 +133,9 @@ TEST(twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32)
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
         open_fixture(&f, CASES[c], DT_F16, 0);
-        /* a router chooses the experts of a token whose probabilities are nearly equal by a rounding: a share of the
-         * loss that does not become smaller with the roundings */
-        train(&f, CASES[c], "losses", f.r.mc.num_experts > 0 ? 5e-3 : 1e-2 / 8);
+        /* a rounding changes the experts of a token whose probabilities are nearly equal. How much that changes the loss
+         * does not depend on the size of the rounding: the bound of bf16 */
+        train(&f, CASES[c], "losses", f.r.mc.num_experts > 0 ? 1e-2 : 1e-2 / 8);
         close_fixture(&f);
     }
 }
