@@ -73,6 +73,16 @@ size_t cpu_matmul_held(const cpu_state *cpu);
  *  oneDNN lacks the form or computes it incorrectly. */
 dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
+/** Does oneDNN compute blocks of C of this form of float matmul, in the calling thread? */
+bool cpu_library_takes_blocks(cpu_state *cpu, const dt_matmul *mm);
+/** Rows i .. i+m-1 and columns j .. j+n-1 of C, without addend, bias and epilogue. False: oneDNN failed. */
+bool cpu_library_block(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const void *a, const void *b,
+                       void *c);
+
+/* cpu_matmul_groups.c: grouped matmuls that are divided among the threads as a whole */
+bool cpu_groups_take(const cpu_state *cpu, const dt_matmul *mm);
+dt_err cpu_groups_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_matmul(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);

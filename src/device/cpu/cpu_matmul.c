@@ -119,6 +119,7 @@ static dt_err run_one(cpu_state *cpu, const dt_matmul *mm, const void *a, const 
 /* The groups one after the other. A group without rows of A has no rows of C. */
 static dt_err run_groups(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
+    if (cpu_groups_take(cpu, mm)) return cpu_groups_run(cpu, mm, a, b, c);
     for (int g = 0; g < mm->n_groups; g++) {
         const void *a_g = a, *b_g = b;
         void *c_g = c;

@@ -296,6 +296,20 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     return *v == RIGHT;
 }
 
+bool cpu_library_takes_blocks(cpu_state *cpu, const dt_matmul *mm)
+{
+    dt_matmul form = *mm; /* single rows, columns and terms are left to the caller */
+    form.n_groups = 0;
+    form.m = form.n = form.k = 2;
+    return library_computes(cpu, &form, BY_SGEMM);
+}
+
+bool cpu_library_block(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const void *a, const void *b,
+                       void *c)
+{
+    return sgemm_block(mm, i, m, j, n, a, b, c) == dnnl_success;
+}
+
 /* m rows, by oneDNN or by dtrain's own kernel. */
 static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, void *c)
 {
