@@ -64,12 +64,29 @@ def write_expected(path, case, loss):
         f.write("\n")
 
 
+def multimodal(case):
+    """The text model of a case inside of a model with a vision tower, and the tensors of multi-token prediction, which transformers drops."""
+    text = build(CASES[case], torch.float32)
+    config = transformers.Qwen3_5Config(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings,
+                                        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20,
+                                                           patch_size=2, num_position_embeddings=4))
+    model = transformers.Qwen3_5ForConditionalGeneration(config)
+    own = dict(text.named_parameters())
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            q = own.get(name.replace("model.language_model.", "model."))
+            p.copy_(weight(name, tuple(p.shape)) if q is None else q)
+    return model, {**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)}
+
+
 def main():
     torch.set_num_threads(1)
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
         save(build(CASES[name], torch.float32), root, name)
+    model, state = multimodal("qwen3_5")
+    save(model, root, "qwen3_5_vl", state_dict=state)
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

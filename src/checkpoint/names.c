@@ -19,6 +19,7 @@ static const struct {
 } BEGINNINGS[] = {
     {"transformer.", ""},
     {"model.", ""},
+    {"model.", "model.language_model."}, /* the text model of a multimodal model */
     {"language_model.model.", "model.language_model."},
     {"language_model.", ""},
     {"multi_modal_projector.", "model.multi_modal_projector."},
@@ -87,6 +88,11 @@ static bool is_pooling(const char *name)
     return of != name && begins(of, "head.");
 }
 
+bool dt_stored_is_not_text(const char *name)
+{
+    return begins(name, "model.visual.") || begins(name, "visual.") || begins(name, "mtp.");
+}
+
 /* Masks and tables that older versions stored with the weights. They are computed from the configuration. */
 bool dt_stored_is_ignored(const char *name)
 {
@@ -94,7 +100,7 @@ bool dt_stored_is_ignored(const char *name)
                                           ".embeddings.position_ids"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends(name, endings[i])) return true;
-    return is_pooling(name);
+    return is_pooling(name) || dt_stored_is_not_text(name);
 }
 
 bool dt_stored_is_outside_tower(const char *name)

@@ -143,6 +143,15 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
                    job->path, example, prefix, prefix, job->path);
 }
 
+static void report_not_text(const locate_job *job)
+{
+    int n = 0;
+    for (int i = 0; i < job->s.n_tensors; i++) n += !job->used[i] && dt_stored_is_not_text(job->s.tensors[i].name);
+    if (n > 0)
+        DT_INFO("%s: reads the text model only, without %d tensors of the vision tower or of multi-token prediction",
+                job->path, n);
+}
+
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_safetensors *s = &job->s;
@@ -156,6 +165,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
         DT_CHECK(job->used[i] || may_be_left(job, s->tensors[i].name, slots, n_slots), DT_ERR_DATA,
                  "%s: tensor `%.200s`: this model has no such tensor%s", s->files[s->tensors[i].file],
                  s->tensors[i].name, hint(job, s->tensors[i].name));
+    report_not_text(job);
     return DT_OK;
 }
 

@@ -233,6 +233,45 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_vision(root, mc);
 }
 
+/* The family whose text model is read out of this multimodal model; NULL: none. */
+static const dt_family *find_within(const json_t *root)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (int i = 0; type && dt_family_at(i); i++) {
+        const dt_family *f = dt_family_at(i);
+        if (f->within && strcmp(type, f->name.multimodal) == 0) return f;
+    }
+    return NULL;
+}
+
+/* *own: out, the text model's configuration, as its own config.json has it. Published files have some keys outside of
+ * text_config, too. */
+static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
+{
+    static const char *const SHARED[] = {"tie_word_embeddings", "dtype", "torch_dtype"};
+    dt_spec text;
+    DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
+    *own = json_copy((json_t *)text.value);
+    DT_CHECK(*own, DT_ERR_MEMORY, "%s: out of memory for text_config", root->file);
+    for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++)
+        if (json_object_get(root->value, SHARED[i]))
+            json_object_set(*own, SHARED[i], json_object_get(root->value, SHARED[i]));
+    json_object_set_new(*own, "model_type", json_string(f->name.model_type));
+    json_object_set_new(*own, "architectures", json_pack("[s]", f->name.architecture));
+    return DT_OK;
+}
+
+static dt_err read_within(const dt_spec *root, const dt_family *f, const char *types, dt_model_config *mc)
+{
+    json_t *own = NULL;
+    dt_err err = take_text(root, f, &own);
+    const dt_spec text = {.file = root->file, .err = root->err, .value = own, .where = "text_config"};
+    if (err == DT_OK) err = read_language_model(&text, types, mc);
+    if (err == DT_OK) mc->json = json_dumps(own, JSON_INDENT(2));
+    json_decref(own);
+    return err;
+}
+
 bool dt_model_is_llava(const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
@@ -249,8 +288,11 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
     }
     char types[512];
     list_families(false, "llava", types, sizeof types);
-    const dt_err err = dt_model_is_llava(root->value) ? read_llava(root, mc) : read_language_model(root, types, mc);
-    if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));
+    const dt_family *within = find_within(root->value);
+    const dt_err err = within                           ? read_within(root, within, types, mc)
+                       : dt_model_is_llava(root->value) ? read_llava(root, mc)
+                                                        : read_language_model(root, types, mc);
+    if (err == DT_OK && !within) mc->json = json_dumps(root->value, JSON_INDENT(2));
     if (err == DT_OK && mc->json) return DT_OK;
     dt_model_config_free(mc);
     return err != DT_OK ? err

@@ -117,6 +117,7 @@ struct dt_family {
         const char *model_type, *architecture, *classifier;
         const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
     } name;                     /* in config.json */
+    bool within;                /* the text model is read out of multimodal models: their text_config */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {
