@@ -56,11 +56,11 @@ static dt_err fake_top(void *self, const dt_batch *b, const dt_top *t)
     return DT_OK;
 }
 
-static void fake_keep(void *self, int32_t slot, int32_t n)
+static int32_t fake_keep(void *self, int32_t slot, int32_t n)
 {
     fake *f = self;
     f->n_bad += n > f->n[slot];
-    f->n[slot] = n;
+    return f->n[slot] = n;
 }
 
 static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n)

@@ -61,7 +61,7 @@ static dt_err fake_draw(void *self, const dt_batch *b, const dt_draw *d)
     return DT_OK;
 }
 
-static void fake_keep(void *self, int32_t slot, int32_t n) { ((struct fake *)self)->n[slot] = n; }
+static int32_t fake_keep(void *self, int32_t slot, int32_t n) { return ((struct fake *)self)->n[slot] = n; }
 
 /* ---- the same sequences by a plain loop -------------------------------------------------------------------------- */
 

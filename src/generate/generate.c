@@ -34,7 +34,7 @@ static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot
 static dt_err draw_by_model(void *self, const dt_batch *b, const dt_draw *d) { return dt_model_draw(self, b, d); }
 static dt_err top_of_model(void *self, const dt_batch *b, const dt_top *t) { return dt_model_top(self, b, t); }
 
-static void keep_in_model(void *self, int32_t slot, int32_t n_tok) { dt_model_cache_keep(self, slot, n_tok); }
+static int32_t keep_in_model(void *self, int32_t slot, int32_t n_tok) { return dt_model_cache_keep(self, slot, n_tok); }
 static dt_err share_in_model(void *self, int32_t slot, int32_t prompt, int32_t n_tok)
 {
     return dt_model_cache_share(self, slot, prompt, n_tok);
@@ -108,7 +108,7 @@ static dt_err begin(dt_generator *g, int32_t slot)
         q->n_cached = n;
     } else {
         q->n_cached = decode_loop_whole(&g->opt, q, q->n_cached);
-        d->keep(d->self, slot, q->n_cached);
+        q->n_cached = d->keep(d->self, slot, q->n_cached);
     }
     g->loop.slots[slot] =
         (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt, .of = q};

@@ -91,11 +91,13 @@ void dt_model_cache_clear(dt_model *m, int32_t slot)
         if (slot < 0 || s == slot) m->cached[s] = (struct cached){0};
 }
 
-void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
+int32_t dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
 {
     struct cached *c = &m->cached[slot];
+    if (m->H > 0 && c->n_shared + c->n_own != n_tok) n_tok = 0;
     if (c->n_shared > n_tok) c->n_shared = n_tok;
     if (c->n_own > n_tok - c->n_shared) c->n_own = n_tok - c->n_shared;
+    return n_tok;
 }
 
 int32_t dt_model_cache_prompt(const dt_model *m, int32_t i) { return m->opt.cache_seqs + i; }

@@ -109,8 +109,8 @@ typedef struct dt_decoder {
     dt_err (*draw)(void *self, const dt_batch *b, const dt_draw *d);
     /* the most probable next tokens of each sequence in b */
     dt_err (*top)(void *self, const dt_batch *b, const dt_top *t);
-    /* remove all but the first n_tok tokens of a slot */
-    void (*keep)(void *self, int32_t slot, int32_t n_tok);
+    /* remove all but the first n_tok tokens of a slot; returns the number that remains, n_tok or 0 */
+    int32_t (*keep)(void *self, int32_t slot, int32_t n_tok);
     /* make a sequence's slot share the first n_tok tokens of a prompt's slot */
     dt_err (*share)(void *self, int32_t slot, int32_t prompt, int32_t n_tok);
     /* copy slot src[i] to slot dst[i], i < n: no slot is in both, and none twice in dst */

@@ -448,8 +448,9 @@ dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *fe
 
 /** Clear a cache slot; -1: all slots. Local. */
 void dt_model_cache_clear(dt_model *m, int32_t slot);
-/** Remove all but the first n_tok tokens of a slot. Local. */
-void dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok);
+/** Remove all but the first n_tok tokens of a slot. Returns the number of tokens that remain: n_tok, or 0, because the
+ *  states of linear attention cannot be shortened. Local. */
+int32_t dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok);
 /** The slot of prompt i, 0 <= i < cache_prompts. Local. */
 int32_t dt_model_cache_prompt(const dt_model *m, int32_t i);
 /** Make a sequence's slot share the first n_tok tokens of a prompt's slot, without a copy: they must stay unchanged

@@ -47,6 +47,12 @@ static const inline_key KEYS[] = {
     ROW(num_experts_per_tok, INTEGER, false),
     ROW(moe_intermediate_size, INTEGER, false),
     ROW(norm_topk_prob, BOOLEAN, false),
+    ROW(full_attention_interval, INTEGER, false),
+    ROW(linear_num_key_heads, INTEGER, false),
+    ROW(linear_num_value_heads, INTEGER, false),
+    ROW(linear_key_head_dim, INTEGER, false),
+    ROW(linear_value_head_dim, INTEGER, false),
+    ROW(linear_conv_kernel_dim, INTEGER, false),
     ROW(initializer_range, NUMBER, true),
 };
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };

@@ -84,15 +84,15 @@ enum size_of {
 #define UNCONDITIONAL SIZE_MAX
 
 enum {
-    ADAPT_BY_DEFAULT = 1, /* has an adapter if lora.target_modules is empty */
-    IN_FIRST = 2,         /* the matrix is stored as [in, out] */
-    DEPTH_SCALED = 4,     /* initial values are divided by the root of the number of residual branches */
-    DENSE = 8,            /* only in layers without experts */
-    SPARSE = 16,          /* only in layers with experts */
-    PER_EXPERT = 32,      /* one for each expert, whose number replaces the %d in the name. In memory, an expert's
+    ADAPT_BY_DEFAULT = 1,   /* has an adapter if lora.target_modules is empty */
+    IN_FIRST = 2,           /* the matrix is stored as [in, out] */
+    DEPTH_SCALED = 4,       /* initial values are divided by the root of the number of residual branches */
+    DENSE = 8,              /* only in layers without experts */
+    SPARSE = 16,            /* only in layers with experts */
+    PER_EXPERT = 32,        /* one for each expert, whose number replaces the %d in the name. In memory, an expert's
                            * modules of a slot are adjacent, and the experts follow one another */
-    FULL = 64,            /* only in layers with full attention */
-    LINEAR = 128,         /* only in layers with linear attention */
+    FULL_ATTENTION = 64,    /* only in layers with full attention */
+    LINEAR_ATTENTION = 128, /* only in layers with linear attention */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */
@@ -159,7 +159,7 @@ extern const enum step dt_steps_four_norms[];
 /** Does a layer have the module, apart from only_if? */
 static inline bool dt_module_is_in(const struct module *k, dt_layer layer)
 {
-    return !(k->flags & ((layer.sparse ? DENSE : SPARSE) | (layer.linear ? FULL : LINEAR)));
+    return !(k->flags & ((layer.sparse ? DENSE : SPARSE) | (layer.linear ? FULL_ATTENTION : LINEAR_ATTENTION)));
 }
 /** The module's name, for one of its experts. */
 void dt_module_name(const struct module *k, int64_t expert, char name[64]);
