@@ -1,5 +1,5 @@
-/* mix_delta.c - linear attention with the gated delta rule as the mixer of a branch (docs/algorithms.md, 8.7). One matmul
- * computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and b. The
+/* mix_delta.c - linear attention with the gated delta rule as the mixer of a branch (docs/algorithms.md, 8.7). One
+ * matmul computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and b. The
  * output of the delta rule passes a norm by head and is multiplied by silu(z).
  *
  * Passes without a cache use the chunked form. Generation goes token by token: its results do not depend on how a text

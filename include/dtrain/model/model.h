@@ -268,8 +268,8 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
-/** Bytes of keys and values, and of the states of linear attention, of cache_seqs sequences and cache_prompts prompts. They are part of the activations. In
- *  training they share memory with the activations that backward needs. */
+/** Bytes of keys and values, and of the states of linear attention, of cache_seqs sequences and cache_prompts prompts.
+ *  They are part of the activations. In training they share memory with the activations that backward needs. */
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt);
 /** Count the bytes that dt_model_open will allocate, with the same code: activations with the cache, pinned staging,
  *  the batch on the device (DT_MEM_DATA), the rotary table (DT_MEM_OTHER). Local.
