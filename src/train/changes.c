@@ -45,7 +45,8 @@ static const struct {
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
     {"vision", "train", CHANGE_REFUSED},
-    {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, above */
+    {"vision", "projector_dropout", CHANGE_REPORTED},
+    {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
     {"checkpoint", "greater_is_better", CHANGE_REPORTED},
     {"checkpoint", NULL, CHANGE_IGNORED},
