@@ -29,7 +29,9 @@ static const struct {
     {"scheduler", "on_extend", CHANGE_IGNORED},
     {"model", "attention", CHANGE_IGNORED},
     {"model", "activation_checkpointing", CHANGE_IGNORED},
-    {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
+    {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
+    {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
+    {"model", NULL, CHANGE_IGNORED},             /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
     {"data", "document_mask", CHANGE_REFUSED},
