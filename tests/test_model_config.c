@@ -52,6 +52,9 @@ TEST(absent_keys_have_the_family_s_defaults)
                 mc.logits_scaling == 8 && mc.pad_token_id == -1);
     dt_model_config_free(&mc);
 
+    mc = parsed("{'model_type': 'llama', 'vocab_size': 50, 'pad_token_id': -1}"); /* torch: the last row */
+    assert_int_equal(mc.pad_token_id, 49);
+    dt_model_config_free(&mc);
     mc = parsed("{'model_type': 'smollm3', 'pad_token_id': null}");
     assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
                 mc.sliding_window == 0 && mc.rope_theta == 2e6);

@@ -86,8 +86,9 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(root, "bos_token_id", 0, INT32_MAX, &bos));
     const json_t *pad = json_object_get(root->value, "pad_token_id");
     mc->pad_token_id = !pad && mc->family->missing.pad < mc->vocab_size ? mc->family->missing.pad : -1;
-    if (json_is_integer(pad) && json_integer_value(pad) >= 0 && json_integer_value(pad) < mc->vocab_size)
-        mc->pad_token_id = (int32_t)json_integer_value(pad);
+    const json_int_t row = json_is_integer(pad) ? json_integer_value(pad) : mc->vocab_size;
+    if (row >= -mc->vocab_size && row < mc->vocab_size) /* torch counts negative rows from the end */
+        mc->pad_token_id = (int32_t)(row < 0 ? row + mc->vocab_size : row);
     const json_t *v = json_object_get(root->value, "eos_token_id");
     if (v && json_is_null(v)) mc->n_eos = 0;
     if (v && !json_is_null(v)) {
