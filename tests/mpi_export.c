@@ -83,7 +83,8 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"smollm3", DT_ST_F32, DT_F32},       {"gemma2", DT_ST_F32, DT_F32},
                {"gemma3_text", DT_ST_F32, DT_F32},   {"olmo3", DT_ST_F32, DT_F32},
                {"seed_oss", DT_ST_F32, DT_F32},      {"phi3", DT_ST_F32, DT_F32},
-               {"glm4", DT_ST_F32, DT_F32},          {"glm", DT_ST_F32, DT_F32}};
+               {"glm4", DT_ST_F32, DT_F32},          {"glm", DT_ST_F32, DT_F32},
+               {"internlm3", DT_ST_F32, DT_F32},     {"ministral3", DT_ST_F32, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {

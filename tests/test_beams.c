@@ -499,7 +499,7 @@ TEST(transformers_finds_the_same)
     static const char *const names[] = {"gpt2",         "gpt2_variant", "llama",       "llama_linear", "llama_dynamic",
                                         "mistral",      "qwen2",        "qwen3",       "olmo2",        "granite",
                                         "smollm3",      "gemma2",       "gemma3_text", "olmo3",        "seed_oss",
-                                        "phi3_partial", "glm",          "glm4"};
+                                        "phi3_partial", "glm",          "glm4",        "internlm3",    "ministral3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

@@ -181,12 +181,13 @@ static void drop_layers(dt_model_config *mc)
 static dt_err refuse_type(const dt_spec *root, const char *types)
 {
     const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    const dt_family *text = dt_family_find_type(json_object_get(root->value, "text_config"));
     for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i);
+        const dt_family *f = dt_family_at(i), *inner = text ? text : f;
         DT_CHECK(!f->name.multimodal || strcmp(type, f->name.multimodal) != 0, root->err,
                  "%s: model_type: %s is not supported, because dtrain has neither its image tower nor its projector; "
                  "save its language model alone (%s, model_type %s)",
-                 root->file, type, f->name.architecture, f->name.model_type);
+                 root->file, type, inner->name.architecture, inner->name.model_type);
     }
     return dt_spec_bad(root, "model_type", types);
 }
