@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
 
 /* Rotation of the first elements of a head, or of neighbours, without norms. A head has `lanes` items of two vectors.
  * The first `turning` items cover the elements that rotate, in two parts: vector l of `first` elements, and vector l of
- * the others. Pairs are between the parts, or, as neighbours, inside a vector. The other items cover the elements that do
- * not rotate, in the same way. in_place: these are not copied. */
+ * the others. Pairs are between the parts, or, as neighbours, inside a vector. The other items cover the elements that
+ * do not rotate, in the same way. in_place: these are not copied. */
 template <class T, bool neighbours> struct turn_heads {
     static constexpr int V = vector_elems<T>, TURNS = 2;
     forward_heads<T> f;

@@ -42,6 +42,7 @@ phi-3-mini 3821079552
 phi-4 14659507200
 glm-4-9b 9400279040
 glm-4-32b 32566081536
+internlm3-8b 8804241408
 '
 plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 

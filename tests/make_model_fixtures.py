@@ -56,6 +56,12 @@ CASES = {
                   rope_theta=10000.0, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, attention_factor=1.2)),
     "seed_oss": dict(RMS, model_type="seed_oss", num_attention_heads=6, num_key_value_heads=3, head_dim=10, attention_out_bias=True, mlp_bias=True,
                      rope_theta=10000.0, attention_dropout=0.0, residual_dropout=0.0),
+    "internlm3": dict(RMS, model_type="internlm3", num_attention_heads=10, num_key_value_heads=2, head_dim=6, attention_bias=True, mlp_bias=True,
+                      rope_theta=10000.0, tie_word_embeddings=True),
+    # queries of four lengths of the original context
+    "ministral3": dict(RMS, model_type="ministral3", num_attention_heads=6, num_key_value_heads=3, head_dim=8, sliding_window=9,
+                       rope_parameters=dict(rope_type="yarn", factor=16.0, rope_theta=10000.0, original_max_position_embeddings=4,
+                                            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5)),
     # three sequences get the short divisors, one the long ones
     "phi3": dict(RMS, model_type="phi3", num_attention_heads=5, num_key_value_heads=5, sliding_window=6, rope_theta=10000.0, pad_token_id=None,
                  original_max_position_embeddings=8, rope_scaling=dict(type="longrope", short_factor=[1.0, 1.25], long_factor=[1.5, 3.0])),
@@ -91,7 +97,8 @@ CASES = {
                          linear_num_value_heads=3, linear_key_head_dim=17, linear_value_head_dim=6, tie_word_embeddings=True),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
-               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
+               qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
+               ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
                gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM")
 
@@ -144,7 +151,7 @@ def build(config, dtype):
     config = dict(config)
     cls = getattr(transformers, CLASSES[config["model_type"]])
     experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config else {}
-    model = cls._from_config(cls.config_class(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager", **experts)
+    model = cls._from_config(transformers.AutoConfig.for_model(**config), attn_implementation="eager", **experts)
     with torch.no_grad():
         for name, p in model.named_parameters():
             for part, q in stored(name, p, config):

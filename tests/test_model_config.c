@@ -67,11 +67,23 @@ TEST(absent_keys_have_the_family_s_defaults)
                 mc.eos_token_id[2] == 151338 && mc.num_key_value_heads == 2);
     dt_model_config_free(&mc);
 
+    mc = parsed("{'model_type': 'ministral3'}");
+    assert_true(mc.rope_type == DT_ROPE_YARN && mc.rope_theta == 1e6 && mc.rope_factor == 16 && !mc.layers &&
+                mc.rope_original_max_position == 16384 && mc.q_scaling_beta == 0.1 && mc.head_dim == 128);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}");
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
+    dt_model_config_free(&mc);
+
     mc = parsed("{'model_type': 'granite', 'logits_scaling': 8}");
     assert_true(mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
                 mc.logits_scaling == 8 && mc.pad_token_id == -1);
     dt_model_config_free(&mc);
 
+    mc = parsed("{'model_type': 'llama', 'vocab_size': 50, 'pad_token_id': -1}"); /* torch: the last row */
+    assert_int_equal(mc.pad_token_id, 49);
+    dt_model_config_free(&mc);
     mc = parsed("{'model_type': 'smollm3', 'pad_token_id': null}");
     assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
                 mc.sliding_window == 0 && mc.rope_theta == 2e6);
@@ -217,6 +229,12 @@ TEST(unsupported_values_are_named_with_file_and_key)
          "a 0 or 1 for each layer"},
         {"{'model_type': 'smollm3', 'no_rope_layer_interval': 0}", "no_rope_layer_interval", "0"},
         {"{'model_type': 'gemma3'}", "gemma3", "image tower"},
+        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'mistral'}}", "mistral3", "MistralForCausalLM"},
+        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}", "mistral3",
+         "model_type ministral3"},
+        {"{'model_type': 'ministral3', 'rope_theta': 7}", "rope_theta", "rope_parameters"},
+        {"{'model_type': 'ministral3', 'rope_parameters': {'type': 'dynamic', 'factor': 2, 'llama_4_scaling_beta': 1}}",
+         "rope_parameters.rope_type", "does not depend"},
         {"{'model_type': 'gemma2', 'final_logit_softcapping': 0}", "final_logit_softcapping", "0"},
         {"{'model_type': 'gemma2', 'use_bidirectional_attention': true}", "use_bidirectional_attention", "true"},
         {"{'model_type': 'gemma3_text', 'attn_logit_softcapping': 50}", "attn_logit_softcapping", "50"},

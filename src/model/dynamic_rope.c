@@ -15,8 +15,8 @@
  * the first token after a prompt.
  *
  * The table's first P rows are constant. With longrope a second table follows, for all positions of longer sequences.
- * With the dynamic rule, rows for longer sequences of this micro-batch follow, at most one per token. Sequences of equal
- * length share rows, and rows of the last micro-batch are reused. */
+ * With the dynamic rule, rows for longer sequences of this micro-batch follow, at most one per token. Sequences of
+ * equal length share rows, and rows of the last micro-batch are reused. */
 #include "model_private.h"
 #include <stdlib.h>
 

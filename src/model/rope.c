@@ -78,6 +78,12 @@ int64_t dt_model_rope_constant_length(const dt_model_config *mc)
     return mc->rope_type == DT_ROPE_LONGROPE ? mc->rope_original_max_position : INT64_MAX;
 }
 
+int32_t dt_model_recompute_length(const dt_model_config *mc, int64_t longest)
+{
+    const int64_t length = dt_model_rope_constant_length(mc);
+    return mc->rope_type == DT_ROPE_LONGROPE && length < longest ? (int32_t)length : 0;
+}
+
 /* The factor of a query at this position, which its rotation applies. */
 static double q_scale(const dt_model_config *mc, int64_t pos)
 {

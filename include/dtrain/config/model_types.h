@@ -13,6 +13,8 @@
     TYPE(olmo2) \
     TYPE(olmo3) \
     TYPE(seed_oss) \
+    TYPE(internlm3) \
+    TYPE(ministral3) \
     TYPE(phi3) \
     TYPE(glm) \
     TYPE(glm4) \

@@ -178,6 +178,10 @@ void dt_model_rope_rows(const dt_model_config *mc, bool of_q, int64_t length, in
 /** The length up to which the rules dynamic and longrope do not depend on it; other rules: INT64_MAX. */
 int64_t dt_model_rope_constant_length(const dt_model_config *mc);
 
+/** The length beyond which generation computes the cache of a text again, as in transformers: that of longrope, if a
+ *  text of `longest` tokens exceeds it. 0: none. */
+int32_t dt_model_recompute_length(const dt_model_config *mc, int64_t longest);
+
 /** Maximum useful sequence length: max_position_embeddings, times the factor of the linear, dynamic and yarn rules. */
 int64_t dt_model_max_length(const dt_model_config *mc);
 

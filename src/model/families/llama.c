@@ -1,5 +1,5 @@
-/* llama.c - Llama 2 and 3, Mistral, Qwen2, Qwen3 and Seed-OSS: RMSNorm, rotary positions, grouped queries and a gated
- * MLP. They have the same modules, and differ in biases, norms of heads, windows, dropout and defaults. */
+/* llama.c - Llama 2 and 3, Mistral, Qwen2, Qwen3, Seed-OSS and InternLM3: RMSNorm, rotary positions, grouped queries
+ * and a gated MLP. They have the same modules, and differ in biases, norms of heads, windows, dropout and defaults. */
 #include "llama.h"
 
 const struct module dt_llama_embed[MAX_MODULES] = {
@@ -95,6 +95,16 @@ static dt_err read_seed_oss(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_window(root, mc, false);
 }
 
+/* Other names of attention_bias and mlp_bias are qkv_bias and bias. That of o belongs to the latter. */
+static dt_err read_internlm3(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "qkv_bias", &mc->qkv_bias));
+    DT_TRY(dt_spec_bool(root, "bias", &mc->mlp_bias));
+    mc->o_bias = mc->mlp_bias;
+    return dt_model_read_window(root, mc, false);
+}
+
 const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
                                    .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
                                    LLAMA_TABLES,
@@ -128,3 +138,10 @@ const dt_family dt_family_seed_oss = {.name = {"seed_oss", "SeedOssForCausalLM",
                                       LLAMA_TABLES,
                                       .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
                                       .read = read_seed_oss};
+
+/* transformers and the published files have the classes of Llama. */
+const dt_family dt_family_internlm3 = {.name = {"internlm3", "InternLM3ForCausalLM", "LlamaForSequenceClassification"},
+                                       .missing = {4096, 48, 32, 2, 128, 10240, 128512, 32768, 1e-5, 1, 2, 2},
+                                       LLAMA_TABLES,
+                                       .keys = {ROTARY_KEYS, {"attention_bias", "qkv_bias"}, {"mlp_bias", "bias"}},
+                                       .read = read_internlm3};
