@@ -115,6 +115,10 @@
          "width of the hidden layer of an expert (qwen3_moe)") \
     MAYBE(model, norm_topk_prob, boolean, 0, 0, "", "", \
          "true: the weights of a token's experts add up to 1 (qwen3_moe)") \
+    MAYBE(model, output_router_logits, boolean, 0, 0, "", "", \
+         "true: add router_aux_loss_coef times the load-balancing loss (qwen3_moe, mixtral)") \
+    MAYBE(model, router_aux_loss_coef, number, 0, 1000000, "", "", \
+         "factor of the load-balancing loss of experts (qwen3_moe, mixtral)") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
     ENUM(model, attention, "auto", "auto|flash|cudnn", \
          "attention kernel. flash: exact and tiled, never stores the score matrix; cudnn: NVIDIA's library where it " \

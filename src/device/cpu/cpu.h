@@ -99,7 +99,8 @@ void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, con
 void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* The operations: matmul in cpu_matmul.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
- * states in 8 bits and sums in cpu_optimizer.c, tokens in cpu_tokens.c, experts in cpu_experts.c, zero in cpu.c, all others in cpu_layers.c. */
+ * states in 8 bits and sums in cpu_optimizer.c, tokens in cpu_tokens.c, experts in cpu_experts.c, zero in cpu.c, all
+ * others in cpu_layers.c. */
 #define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
 #define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);
 #include "dtrain/device/op_list.h"

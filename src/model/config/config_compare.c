@@ -30,6 +30,7 @@ static const struct field {
     FIELD("num_experts_per_tok", num_experts_per_tok, FIELD_INT),
     FIELD("moe_intermediate_size", moe_intermediate_size, FIELD_INT),
     FIELD("norm_topk_prob", norm_topk_prob, FIELD_BOOL),
+    FIELD("router_aux_loss_coef", router_aux_loss_coef, FIELD_REAL),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
     FIELD("embedding_multiplier", embedding_multiplier, FIELD_REAL),
