@@ -1,5 +1,5 @@
 /* delta.cu - the gated delta rule (dt_delta): in chunks, forward and backward, and token by token. The formulas are in
- * docs/algorithms.md, 8.7, and the order of steps is that of src/device/isa/delta.c.
+ * docs/algorithms.md, 8.8, and the order of steps is that of src/device/isa/delta.c.
  *
  * Arrays    those of dt_delta. A block's tiles are in scratch, in global memory, and stay in the L2 cache.
  * Threads   A block takes one sequence and value head after the other: gridDim blocks, pairs blockIdx, + gridDim, ...

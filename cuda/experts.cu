@@ -106,13 +106,14 @@ enum { ORDER_THREADS = 256, ORDER_WARPS = ORDER_THREADS / WARP };
 /* A block per expert reads all assignments twice: first it counts those of lower experts, then it lists its own in
  * order. Without atomic operations the order is that of the assignments. */
 __global__ void order_experts_kernel(dt_routing r, int64_t n, const int32_t *expert, int32_t *start, int32_t *row,
-                                     int32_t *assignment, int32_t *token)
+                                     int32_t *assignment, int32_t *token, float *load)
 {
     __shared__ int in_warp[ORDER_WARPS];
     const int own = (int)blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int lower = 0;
     for (int64_t i = threadIdx.x; i < n; i += ORDER_THREADS) lower += expert[i] < own;
-    int at = block_sum(lower);
+    const int begin = block_sum(lower);
+    int at = begin;
     if (threadIdx.x == 0) start[own] = at;
     if (threadIdx.x == 0 && own == r.n_experts - 1) start[r.n_experts] = (int32_t)n;
     for (int64_t first = 0; first < n; first += ORDER_THREADS) {
@@ -129,15 +130,16 @@ __global__ void order_experts_kernel(dt_routing r, int64_t n, const int32_t *exp
         if (mine) row[i] = before, assignment[before] = (int32_t)i, token[before] = (int32_t)(i / r.k);
         __syncthreads(); /* in_warp is overwritten */
     }
+    if (load && threadIdx.x == 0) load[own] += (float)(at - begin);
 }
 
 dt_err cuda_order_experts(dt_device *dev, const dt_routing *r, const int32_t *expert, int32_t *start, int32_t *row,
-                          int32_t *assignment, int32_t *token, dt_stream *stream)
+                          int32_t *assignment, int32_t *token, float *load, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "order_experts");
     DT_TRY(dt_routing_check(r));
     launch(s, (unsigned)r->n_experts, ORDER_THREADS, 0, order_experts_kernel, *r, r->n_tok * r->k, expert, start, row,
-           assignment, token);
+           assignment, token, load);
     CUDA_LAUNCHED();
     return DT_OK;
 }

@@ -65,14 +65,22 @@ template <int BO, int T> __device__ inline void load_terms(float *x, const float
     }
 }
 
-/* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n,
- * k]. */
-template <class S, class B, bool TA, bool TB>
-__device__ inline void matmul_fma_tile(const matmul &p, const B &b, int64_t row0, int64_t col0)
+/* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
+ * GROUPS: a grouped matmul, whose b is that of p. */
+template <class S, class B, bool TA, bool TB, bool GROUPS = false>
+__global__ void __launch_bounds__(S::THREADS) matmul_fma_kernel(matmul p, B b)
 {
     typedef carried<S::BM, !TA, S::THREADS> carry_a;
     typedef carried<S::BN, TB, S::THREADS> carry_b;
     __shared__ __align__(16) float tile_a[2][BK * carry_a::LD], tile_b[2][BK * carry_b::LD];
+    int64_t row0, col0;
+    if constexpr (GROUPS) {
+        if (!enter_group<float, S, TA>(p, &row0, &col0)) return;
+        b = {static_cast<const float *>(p.b), p.ldb};
+    } else {
+        const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+        row0 = tile.row * S::BM, col0 = tile.col * S::BN;
+    }
     const float_matrix a = {static_cast<const float *>(p.a), p.lda};
     const int ty = threadIdx.x / (S::BN / S::TN), tx = threadIdx.x % (S::BN / S::TN);
     carry_a next_a;
@@ -113,29 +121,13 @@ __device__ inline void matmul_fma_tile(const matmul &p, const B &b, int64_t row0
     }
 }
 
-template <class S, class B, bool TA, bool TB>
-__global__ void __launch_bounds__(S::THREADS) matmul_fma_kernel(matmul p, B b)
-{
-    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
-    matmul_fma_tile<S, B, TA, TB>(p, b, tile.row * S::BM, tile.col * S::BN);
-}
-
-/* The same for a tile of a group. */
-template <class S, bool TA, bool TB> __global__ void __launch_bounds__(S::THREADS) matmul_fma_groups_kernel(matmul p)
-{
-    int64_t row0, col0;
-    if (!enter_group<float, S, TA>(p, &row0, &col0)) return;
-    const float_matrix b = {static_cast<const float *>(p.b), p.ldb};
-    matmul_fma_tile<S, float_matrix, TA, TB>(p, b, row0, col0);
-}
-
 template <class S> static dt_err run_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     launch(s, grid_of_groups<S>(p, trans_a), S::THREADS, 0,
-           trans_a   ? matmul_fma_groups_kernel<S, true, false>
-           : trans_b ? matmul_fma_groups_kernel<S, false, true>
-                     : matmul_fma_groups_kernel<S, false, false>,
-           p);
+           trans_a   ? matmul_fma_kernel<S, float_matrix, true, false, true>
+           : trans_b ? matmul_fma_kernel<S, float_matrix, false, true, true>
+                     : matmul_fma_kernel<S, float_matrix, false, false, true>,
+           p, float_matrix());
     CUDA_LAUNCHED();
     return DT_OK;
 }

@@ -16,11 +16,20 @@
 #include "matmul_mma.cuh"
 
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
- * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: k is divided into pieces, see tile_sums. */
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-__device__ inline void matmul_mma_tile(const matmul &p, T *shared, int64_t row0, int64_t col0)
+ * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: k is divided into pieces, see tile_sums; GROUPS: a grouped
+ * matmul. */
+template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES, bool GROUPS = false>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
 {
+    DYNAMIC_SHARED(T, shared);
     constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
+    int64_t row0, col0;
+    if constexpr (GROUPS) {
+        if (!enter_group<T, S, TA>(p, &row0, &col0)) return;
+    } else {
+        const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
+        row0 = tile.row * S::BM, col0 = tile.col * S::BN;
+    }
     const terms mine(p);
     const int64_t n_steps = (mine.n + S::BK - 1) / S::BK;
     operand<T, S::BM, S::BK, !TA> a(p.a, p.lda, row0, p.m, mine);
@@ -46,23 +55,6 @@ __device__ inline void matmul_mma_tile(const matmul &p, T *shared, int64_t row0,
     }
     __syncthreads(); /* the tile of C replaces the ring */
     finish_tile<T, S, PIECES>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
-}
-
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
-{
-    DYNAMIC_SHARED(T, shared);
-    const tile_place tile = place_of_tile(blockIdx.x, (p.m + S::BM - 1) / S::BM, (p.n + S::BN - 1) / S::BN);
-    matmul_mma_tile<T, S, TA, TB, VECTORS, PIECES>(p, shared, tile.row * S::BM, tile.col * S::BN);
-}
-
-/* The same for a tile of a group. */
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_groups_kernel(matmul p)
-{
-    DYNAMIC_SHARED(T, shared);
-    int64_t row0, col0;
-    if (enter_group<T, S, TA>(p, &row0, &col0)) matmul_mma_tile<T, S, TA, TB, VECTORS, PIECES>(p, shared, row0, col0);
 }
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
@@ -107,10 +99,10 @@ template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
 static dt_err run_groups(const matmul &p, dt_stream *s)
 {
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_groups_kernel<T, S, TA, TB, VECTORS, PIECES>), S::shared_nbytes);
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES, true>), S::shared_nbytes);
     allowed = true;
     launch(s, grid_of_groups<S>(p, TA), S::THREADS, S::shared_nbytes,
-           matmul_mma_groups_kernel<T, S, TA, TB, VECTORS, PIECES>, p);
+           matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES, true>, p);
     CUDA_LAUNCHED();
     return DT_OK;
 }

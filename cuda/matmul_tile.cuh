@@ -89,8 +89,8 @@ template <class P> __device__ inline P *moved(P *p, int64_t elems, size_t size)
     return p ? (P *)((char *)p + elems * (int64_t)size) : nullptr;
 }
 
-/** Reduce p to the block's group. TA: group blockIdx.y, tile blockIdx.x of its C; otherwise tile row slot blockIdx.x and
- *  tile column blockIdx.y. False: the block has nothing to compute. */
+/** Reduce p to the block's group. TA: group blockIdx.y, tile blockIdx.x of its C; otherwise tile row slot blockIdx.x
+ *  and tile column blockIdx.y. False: the block has nothing to compute. */
 template <class T, class S, bool TA> __device__ inline bool enter_group(matmul &p, int64_t *row0, int64_t *col0)
 {
     const size_t c_size = p.c_float ? sizeof(float) : sizeof(T), d_size = p.d_float ? sizeof(float) : sizeof(T);

@@ -1,6 +1,6 @@
 #!/bin/bash
 # e2e_experts.sh - mixtures of experts in the programs: the same losses at every stage of ZeRO and on every number of ranks, plans, checkpoints,
-# recomputation, adapters, quantised experts, generation and rollouts.
+# recomputation, the load-balancing loss, adapters, quantised experts, generation and rollouts.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -22,11 +22,40 @@ for way in selective block; do
     train 1 "again_$way" model.activation_checkpointing=$way
     ends "activation_checkpointing = $way has the same losses" 0 close_losses one "again_$way" 0
 done
-train 2 resumed zero.stage=3 checkpoint.resume="$tmp/one" run.max_steps=6
+cp -r "$tmp/one" "$tmp/resumed" && rm -f "$tmp"/resumed/*6*.h5
+train 2 resumed zero.stage=3 run.max_steps=8
+expect_exit "a checkpoint continues on two ranks at stage 3" 0
+train 2 muon zero.stage=2 optimizer.type=muon
+expect_exit "Muon" 0
 prints "--plan reports total and active parameters" '^active: [0-9]* of them' run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini"
 
+# the load-balancing loss is that of the tokens of all ranks
+set -- model.output_router_logits=true model.router_aux_loss_coef=0.3
+train 1 balanced "$@" batch.micro_batch_size=2
+ends "the load-balancing loss: memory as planned" 0 as_planned
+for stage in 0 3; do
+    train 2 "balanced$stage" "$@" zero.stage=$stage
+    ends "the load-balancing loss at stage $stage on two ranks is that of one" 0 close_losses balanced "balanced$stage" 1e-5
+    ends "its value, too" 0 close_numbers balanced "balanced$stage" router/aux_loss 1e-5
+    ends "and the largest load" 0 close_numbers balanced "balanced$stage" router/max_load 1e-5
+done
+train 1 balanced_again "$@" batch.micro_batch_size=2 model.activation_checkpointing=block
+ends "recomputation counts no token twice" 0 close_losses balanced balanced_again 0
+close_losses one balanced 1e-9 && not_ok "it changes the gradients" "equal losses" || ok "it changes the gradients"
+
+# generation and rollouts
+hf=$tmp/one/hf
+echo "the of" >"$tmp/prompt"
+run 1 ./dtrain-generate "$hf" --prompt "the of and " --greedy --max-new-tokens 12
+expect_exit "generation" 0
+printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
+./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
+run 2 ./dtrain input/grpo.ini model.path="$hf" run.output_dir="$tmp/grpo" data.train="$tmp/prompts.h5" data.seq_len=32 grpo.max_completion_length=8 \
+    checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage=3
+expect_exit "GRPO" 0
+
 # adapters and a quantised base
-set -- model.path="$tmp/one/hf" lora.r=4 run.max_steps=3
+set -- model.path="$hf" lora.r=4 run.max_steps=3
 sed -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini" >"$tmp/.ini" && mv "$tmp/.ini" "$tmp/tiny.ini"
 train 2 lora "$@" zero.stage=3
 expect_exit "adapters on attention" 0
@@ -34,6 +63,6 @@ train 1 refused "$@" lora.target_modules=gate_proj
 expect_text "adapters on experts are refused" 'lora.*target_modules.*experts cannot have adapters'
 for base in int8 nf4; do
     train 1 "lora_$base" "$@" lora.base_quantization=$base
-    expect_exit "a base in $base" 0
+    ends "a base in $base" 0 close_losses lora "lora_$base" 0.02
 done
 e2e_done

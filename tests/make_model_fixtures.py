@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import transformers
 from fixtures import fnv, mix64
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 STEPS, LR, DECAY, CLIP = 20, 3e-3, 0.1, 1.0
 
@@ -86,6 +87,10 @@ CASES = {
     "qwen3_moe_many": dict(RMS, model_type="qwen3_moe", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_experts=33,
                            num_experts_per_tok=1, moe_intermediate_size=9, norm_topk_prob=False, decoder_sparse_step=2, tie_word_embeddings=True,
                            use_sliding_window=True, sliding_window=5),
+    # the load-balancing loss is that of all tokens of the batch, in all layers
+    "qwen3_moe_balanced": dict(RMS, model_type="qwen3_moe", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                               rope_theta=10000.0, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True,
+                               mlp_only_layers=[0], output_router_logits=True, router_aux_loss_coef=0.25),
     "mixtral": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=5,
                     num_experts_per_tok=2, sliding_window=5),
     # every token uses every expert
@@ -175,14 +180,20 @@ def prefix_logits(model, data):
 
 
 def loss_of(model, data):
-    total, count, logits = 0.0, 0, []
+    total, count, logits, routers = 0.0, 0, [], []
     for inputs, targets in data:
         forget_length(model)
-        z = model(input_ids=inputs[None], use_cache=False).logits[0].float()
+        out = model(input_ids=inputs[None], use_cache=False)
+        z = out.logits[0].float()
+        routers.append(getattr(out, "router_logits", None))
         total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum")
         count += len(targets)
         logits.append(z)
-    return total / count, torch.cat(logits)
+    loss = total / count
+    if routers[0]:
+        layers = tuple(torch.cat(layer) for layer in zip(*routers))
+        loss = loss + model.config.router_aux_loss_coef * load_balancing_loss_func(layers, model.config.num_experts, model.config.num_experts_per_tok)
+    return loss, torch.cat(logits)
 
 
 def groups(params):

@@ -353,16 +353,30 @@ dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step,
     return err;
 }
 
+/* The load-balancing loss of the batch, and its gradient for the next backward. */
+static dt_err balance(ref_model *r, double scale, double *loss)
+{
+    double load[2 * 64];
+    float dprob[64];
+    const double coef = r->mc.router_aux_loss_coef;
+    if (coef == 0) return DT_OK;
+    DT_TRY(dt_model_expert_load(r->model, load));
+    *loss = coef * dt_model_balance_loss(&r->mc, load, scale, dprob);
+    return dt_model_balance(r->model, dprob);
+}
+
 dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss)
 {
     float *logp = calloc((size_t)b->max_tok + 1, sizeof *logp), *u = calloc((size_t)b->max_tok + 1, sizeof *u);
     dt_err err = logp && u ? dt_model_forward(r->model, b, true, step) : DT_ERR_MEMORY;
+    double balanced = 0;
+    if (err == DT_OK) err = balance(r, scale, &balanced);
     for (int64_t i = 0; u && i < b->n_target; i++)
         u[i] = (float)(scale * (double)b->weight[b->target_row[i]] / (double)b->n_target);
     if (err == DT_OK) err = dt_model_head(r->model, b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL);
     if (err == DT_OK) err = dt_model_backward(r->model, b);
     if (err == DT_OK) err = dt_model_results(r->model, &(dt_head_results){.logp = logp});
-    if (err == DT_OK && loss) *loss = mean_loss(b, logp);
+    if (err == DT_OK && loss) *loss = mean_loss(b, logp) + balanced;
     free(logp);
     free(u);
     return err;

@@ -1,7 +1,8 @@
-/* test_device_experts.c - routing, order of rows, weighted sums and grouped matmuls of mixtures of experts, against plain
- * loops in double.
+/* test_device_experts.c - routing, order of rows, weighted sums and grouped matmuls of mixtures of experts, against
+ * plain loops in double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
+#include "dtrain/device/nf4.h"
 
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
@@ -136,10 +137,13 @@ TEST(rows_are_in_the_order_of_experts_then_of_assignments)
     for (int c = 0; c < 3 * N_ROUTINGS; c++) {
         const dt_routing *r = &routings[c / 3];
         const int64_t n = r->n_tok * r->k;
+        ref_array load = ref_new(DT_F32, r->n_experts);
+        for (int32_t e = 0; e < r->n_experts; e++) ref_set(&load, e, 5);
         int32_t *x = malloc((size_t)(4 * n + r->n_experts + 1) * sizeof *x), *row = x + n, *assignment = x + 2 * n,
                 *token = x + 3 * n, *start = x + 4 * n;
         for (int64_t i = 0; i < n; i++) x[i] = expert_of(r, i, c % 3);
-        RUN(order_experts, r, ARR(x, n), ARR(start, r->n_experts + 1), ARR(row, n), ARR(assignment, n), ARR(token, n));
+        RUN(order_experts, r, ARR(x, n), ARR(start, r->n_experts + 1), ARR(row, n), ARR(assignment, n), ARR(token, n),
+            c % 2 ? NULL : ON(load));
         for (int32_t e = 0, at = 0; e <= r->n_experts; e++) {
             assert_int_equal(start[e], at);
             for (int64_t i = 0; i < n && e < r->n_experts; i++) {
@@ -149,6 +153,9 @@ TEST(rows_are_in_the_order_of_experts_then_of_assignments)
                 assert_int_equal(token[at++], i / r->k);
             }
         }
+        for (int32_t e = 0; e < r->n_experts; e++)
+            assert_true(ref_get(&load, e) == (c % 2 ? 5 : 5 + start[e + 1] - start[e]));
+        ref_drop(&load);
         free(x);
     }
 }
@@ -283,6 +290,59 @@ TEST(grouped_matmuls_are_those_of_their_groups)
             for (int form = 0; form < N_FORMS; form++)
                 for (int gap = 0; gap < 10; gap += 5)
                     if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, types[t]);
+}
+
+/* The weights of all groups as codes with scales: the result is that of the dequantised weights. A matrix has 96 blocks
+ * of four bits, so that a group begins within 256 of them. */
+static void check_stored(fixture *f, bool nf4, enum form form, dt_dtype dt)
+{
+    static const int32_t START[] = {0, 5, 5, 75, 92};
+    enum { N_MATRICES = 4, OUT = 96, IN = 64, MATRIX = OUT * IN, ALL = N_MATRICES * MATRIX, N = 92 };
+    const struct groups g = {.n = N_MATRICES, .out = OUT, .in = IN};
+    const int finer = nf4 ? dt_nf4_finer(dt_nf4_blocks(MATRIX)) : 0;
+    const int64_t n_blocks = dt_nf4_blocks(ALL), n_scales = nf4 ? 2 * dt_nf4_pairs(ALL, finer) : N_MATRICES * OUT;
+    uint8_t *codes = malloc(ALL), *blocks = malloc((size_t)n_blocks);
+    float *scale = malloc((size_t)n_scales * sizeof *scale), x;
+    for (int i = 0; i < ALL; i++) codes[i] = (uint8_t)(dt_mix64((uint64_t)i) % 255 + 1);
+    for (int64_t i = 0; i < n_blocks; i++) blocks[i] = (uint8_t)dt_mix64((uint64_t)i + 7);
+    for (int64_t i = 0; i < n_scales; i++) scale[i] = (float)(i % 17 + 1) * 0x1p-5f / (nf4 ? 2 : 127);
+    dt_matmul mm = grouped(&g, form, N, 0, dt);
+    ref_array a = ref_random(dt, N * mm.lda, 1, 1), b = ref_new(dt, ALL), c = ref_random(mm.c_dtype, N * mm.ldc, 3, 1);
+    for (int64_t i = 0; i < ALL; i++) {
+        if (nf4)
+            dt_dequantise_nf4(codes + i / 2, blocks, scale, finer, i, 1, &x);
+        else
+            x = (float)(int8_t)codes[i] * scale[i / IN];
+        dt_set_element(b.p, dt, i, x);
+    }
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *want = ref_doubles(&c);
+    for (int i = 0; i < N_MATRICES; i++) {
+        dt_matmul one = mm;
+        one.n_groups = 0, one.m = START[i + 1] - START[i];
+        ref_matmul(&one, &(ref_matmul_args){
+                             .a = a64 + START[i] * mm.lda, .b = b64 + i * MATRIX, .c = want + START[i] * mm.ldc});
+    }
+    mm.group_start = ARR(START, N_MATRICES + 1);
+    mm.b_scaled = (dt_scaled){.how = nf4 ? DT_SCALE_NF4 : DT_SCALE_ROWS,
+                              .stored = nf4 ? DT_NF4X2 : DT_I8,
+                              .scale = ARR(scale, n_scales),
+                              .blocks = nf4 ? ARR(blocks, n_blocks) : NULL,
+                              .finer = finer};
+    RUN(matmul, &mm, ON(a), ARR(codes, nf4 ? ALL / 2 : ALL), ON(c));
+    assert_true(ref_near(&c, want, 8 * 0x1p-24 * ((double)mm.k + 4), "matmul with stored weights"));
+    ref_drop(&a), ref_drop(&b), ref_drop(&c);
+    free(a64), free(b64), free(want), free(codes), free(blocks), free(scale);
+}
+
+TEST(grouped_matmuls_read_quantised_weights)
+{
+    fixture *f = *state;
+    for (int t = 0; t < N_TYPES; t++)
+        for (int nf4 = 0; nf4 < 2; nf4++) {
+            check_stored(f, nf4, FORWARD, types[t]);
+            check_stored(f, nf4, INVARIANT, types[t]);
+            check_stored(f, nf4, INPUT_GRADIENT, types[t]);
+        }
 }
 
 int main(void) { return run_listed(NULL, open_device, close_device); }

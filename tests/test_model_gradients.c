@@ -33,8 +33,8 @@ static void check_built(const char *name, const char *config, float adapter_drop
 
 static void check_model(const char *name, const char *config) { check_built(name, config, 0, dt_model_make_units); }
 
-/* Of mixtures of experts, one in which every token uses every expert: otherwise the loss has steps, where a token changes
- * its experts. */
+/* Of mixtures of experts, one in which every token uses every expert: otherwise the loss has steps, where a token
+ * changes its experts. */
 TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
 {
     static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",       "llama_linear", "llama_dynamic",

@@ -36,7 +36,8 @@ static dt_err route(const dt_model *m, const struct block *b, const dt_param_vie
     const struct with_matmul alone = {0};
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
     DT_TRY(m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->stream));
-    return m->ops->order_experts(m->dev, &r, a->expert, a->start, a->row, a->assignment, a->token, m->stream);
+    DT_TRY(m->ops->order_experts(m->dev, &r, a->expert, a->start, a->row, a->assignment, a->token, m->load, m->stream));
+    return dt_balance_count(m, a);
 }
 
 dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
@@ -98,10 +99,11 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const struct linear *router = &b->linear[SLOT_ROUTER];
     const struct with_matmul onto = {.addend = m->s.dnorm};
     const dt_routing r = route_of(m);
+    const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
     DT_TRY(down_backward(m, b, w, g, k, dy));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
     DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a)));
-    DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, NULL, m->s.dlogits, m->opt.dtype,
+    DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, dprob, m->s.dlogits, m->opt.dtype,
                                   m->stream));
     return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,
                               onto, m->n_tok);

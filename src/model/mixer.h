@@ -1,4 +1,5 @@
-/* mixer.h - the part of a branch between its norms: attention, an MLP, or a mixture of experts. Private to the files of blocks. */
+/* mixer.h - the part of a branch between its norms: attention, an MLP, or a mixture of experts. Private to the files of
+ * blocks. */
 #ifndef DT_MODEL_MIXER_H
 #define DT_MODEL_MIXER_H
 

@@ -61,6 +61,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     m->train = train;
     m->step = step;
     m->set_holds = -1;
+    DT_TRY(dt_balance_begin(m));
     DT_TRY(dt_vision_forward(m, b));
     dt_phase_enter(m->phase, "forward", m->units[m->embed_unit].name);
     DT_TRY(dt_embed_forward(m, m->x[0]));
@@ -74,6 +75,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         DT_TRY(dt_params_release(m, s->unit));
         if (s->role != DT_UNIT_NORM) m->set_holds = i;
     }
+    m->load = NULL; /* recomputation counts nothing */
     m->hidden = m->train ? m->x[m->n_x - 1] : m->x[0];
     m->have_hidden = true;
     return keep_hidden(m);

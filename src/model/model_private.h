@@ -96,8 +96,8 @@ struct norm_stats {
     float *mean, *rstd;
 };
 
-/** Activations of a mixture of experts. An assignment t k + j is the j-th expert of token t. Rows are the assignments in
- *  the order of their experts. */
+/** Activations of a mixture of experts. An assignment t k + j is the j-th expert of token t. Rows are the assignments
+ *  in the order of their experts. */
 struct expert_acts {
     float *prob;                 /* [T,E]: of the router */
     int32_t *expert;             /* [T,k] */
@@ -372,6 +372,11 @@ struct dt_model {
     int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
     int32_t n_listed;
     struct span tokens_span, rows_span, results_span, values_span;
+    /* of the load-balancing loss (balance.c): float [2, E], rows of each expert and sums of its probabilities, over all
+     * layers; float [E], gradient of each token's probabilities */
+    struct span load_span, dprob_span;
+    float *load;        /* device, in a forward that counts; else NULL */
+    bool have_dprob;    /* dprob_span is for the next backward */
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
@@ -581,6 +586,15 @@ int32_t dt_step_rows(const dt_model *m, int32_t n);
 /** Lay out tokens, or rows, starting at base (NULL: count only). Returns the bytes used. */
 size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct tokens *t);
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
+
+/* balance.c */
+/** Is there a load-balancing loss? */
+bool dt_balances(const dt_model *m);
+void dt_balance_place(dt_model *m, struct arena *host, struct arena *device);
+/** Before a forward: start counting, in training. */
+dt_err dt_balance_begin(dt_model *m);
+/** Add a layer's probabilities to m->load. */
+dt_err dt_balance_count(const dt_model *m, const struct expert_acts *a);
 
 /* decode_batch.c: called by dt_model_stage_batch if there are slots */
 /** Stage the sequences of b, which attend to their slots. */

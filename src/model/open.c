@@ -367,6 +367,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->draw_scratch = dt_take(device, m->cache ? (int64_t)m->ops->draw_scratch_nbytes(m->dev, &drawn) : 0, 1, 1);
     m->listed = dt_take(device, m->opt.max_listed, 1, sizeof(int32_t));
     m->values_span = dt_take_span(host, device, (size_t)(m->opt.max_tok * m->n_labels) * sizeof(float));
+    dt_balance_place(m, host, device);
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
     m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
@@ -653,6 +654,8 @@ static dt_err allocate(dt_model *m)
     DT_TRY(m->ops->event_create(m->dev, &m->tokens_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
+    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->load_span.moved));
+    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->dprob_span.moved));
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
@@ -731,7 +734,8 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
 void dt_model_close(dt_model *m)
 {
     if (!m) return;
-    dt_event *const events[] = {m->tokens_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
+    dt_event *const events[] = {m->tokens_span.moved, m->rows_span.moved, m->results_span.moved,
+                                m->values_span.moved, m->load_span.moved, m->dprob_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* queued work may still use the buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)

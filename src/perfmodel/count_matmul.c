@@ -125,7 +125,8 @@ static int n_launches(const dt_matmul_args *x)
 
 /* ---- bytes moved ------------------------------------------------------------------------------------------------- */
 
-/* The matmul reads A and B and writes C once. Of a grouped one as many B as there are rows are read at most. Each further pass reads and writes C and the auxiliary matrix. */
+/* The matmul reads A and B and writes C once. A grouped one reads at most as many matrices B as there are rows. Each
+ * further pass reads and writes C and the auxiliary matrix. */
 static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;

@@ -20,10 +20,11 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
                 row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
                 token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
                 sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
-                dlogits = room(c, dt, TOK * (int64_t)n_experts);
+                load = put(c, DT_F32, n_experts, 1), dlogits = room(c, dt, TOK * (int64_t)n_experts);
     EACH_DEVICE (c) {
         RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
-        RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token));
+        RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token),
+            at(c, load));
         RUN(c, combine_rows, at(c, x), at(c, row), at(c, weight), at(c, sum), at(c, sum), TOK, k, width, dt);
         RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
         RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
@@ -32,6 +33,7 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
     compare(c, "experts", expert, EXACT);
     compare(c, "weights", weight, near(64, 0, dt));
     compare(c, "the first rows of experts", start, EXACT);
+    compare(c, "load", load, EXACT);
     compare(c, "rows", row, EXACT);
     compare(c, "assignments", assignment, EXACT);
     compare(c, "tokens", token, EXACT);

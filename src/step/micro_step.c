@@ -113,12 +113,32 @@ static dt_err head(dt_task *t, const dt_micro *m)
     return dt_model_head(t->model, m->batch, &pass, &wanted);
 }
 
+/* The load-balancing loss of this micro-step, of the tokens of all ranks. */
+static dt_err balance_experts(dt_task *t, const dt_micro *m)
+{
+    const dt_model_config *mc = t->mc;
+    double load[2 * DT_MAX_EXPERTS], all = 0, most = 0;
+    float dprob[DT_MAX_EXPERTS];
+    const int64_t E = mc ? mc->num_experts : 0;
+    if (!mc || mc->router_aux_loss_coef == 0) return DT_OK;
+    DT_TRY(dt_model_expert_load(t->model, load));
+    if (t->comm && t->data->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->data, load, (int)(2 * E), DT_SUM));
+    const double loss = dt_model_balance_loss(mc, load, 1.0 / m->n_micro, dprob);
+    for (int64_t e = 0; e < E; e++) all += load[e], most = load[e] > most ? load[e] : most;
+    if (t->sums) {
+        dt_sums_add(t->sums, dt_sums_find(t->sums, "router/aux_loss"), loss);
+        dt_sums_add(t->sums, dt_sums_find(t->sums, "router/max_load"), all > 0 ? most * (double)E / all : 1);
+    }
+    return dt_model_balance(t->model, dprob);
+}
+
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
 {
     const dt_head_results results = results_of(t, true);
     const dt_predictions p = predictions(t, true);
     dt_phase_enter(t->phase, "forward", "");
     DT_TRY(dt_model_forward(t->model, m->batch, true, step));
+    DT_TRY(balance_experts(t, m));
     dt_phase_enter(t->phase, "head", "");
     DT_TRY(head(t, m));
     dt_phase_enter(t->phase, "backward", "");

@@ -70,6 +70,16 @@ static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
     }
 }
 
+/* Of the load-balancing loss (dt_task_micro_step). */
+static void declare_router(dt_sums *s)
+{
+    static const char *const NAMES[] = {"router/aux_loss", "router/max_load"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
+        dt_sums_declare(s, NAMES[i], DT_SUM_MEAN, 1);
+        dt_sums_show(s, DT_SHOW_TRAIN, NAMES[i], NAMES[i], NULL, NULL);
+    }
+}
+
 /* The gradient norm of a trained model, and the names of its metrics: "critic/grad_norm", "critic/lr". */
 static void declare_trained(dt_sums *s, dt_trained *m)
 {
@@ -106,6 +116,7 @@ dt_err run_open_sums(dt_run *run)
         n += run->trained[i]->groups.n + 1;
     }
     declare(s, c, run->cfg.log_wall_clock_breakdown);
+    if (run->mc.router_aux_loss_coef > 0) declare_router(s), n += 2;
     run_declare_nonfinite(run);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");

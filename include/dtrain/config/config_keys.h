@@ -115,6 +115,10 @@
          "width of the hidden layer of an expert (qwen3_moe)") \
     MAYBE(model, norm_topk_prob, boolean, 0, 0, "", "", \
          "true: the weights of a token's experts add up to 1 (qwen3_moe)") \
+    MAYBE(model, output_router_logits, boolean, 0, 0, "", "", \
+         "true: add router_aux_loss_coef times the load-balancing loss (qwen3_moe, mixtral)") \
+    MAYBE(model, router_aux_loss_coef, number, 0, 1000000, "", "", \
+         "factor of the load-balancing loss of experts (qwen3_moe, mixtral)") \
     MAYBE(model, full_attention_interval, integer, 1, 1 << 16, "", "blocks", \
          "one of so many blocks has full attention, the others linear attention (qwen3_5_text)") \
     MAYBE(model, linear_num_key_heads, integer, 1, 1 << 16, "", "heads", \

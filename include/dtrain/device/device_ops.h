@@ -83,12 +83,12 @@ typedef struct dt_matmul {
 
     dt_scaled a_scaled, b_scaled;
 
-    /* A grouped matmul: n_groups matmuls, of the rows group_start[g] .. group_start[g+1]-1 of a matrix whose number of
-     * rows the host knows, but not how they are divided. Without trans_a these are rows of A, C, D and aux, m is their
-     * total, and group g has its own B, group_stride elements after that of group g-1. With trans_a they are the rows
-     * of A and B (without trans_b), k is their total, and group g has its own C, group_stride elements after that of group g-1; a group
-     * without rows has the empty sum. Row scales, and blocks and groups of nf4, of consecutive matrices B follow one
-     * another. bias and sums are not supported */
+    /* A grouped matmul: n_groups matmuls, of the rows group_start[g] .. group_start[g+1]-1 of a matrix. The host knows
+     * the total number of rows, but not how they are divided. Without trans_a these are rows of A, C, D and aux, m is
+     * their total, and group g has its own B, group_stride elements after that of group g-1. With trans_a (and without
+     * trans_b) they are the rows of A and B, k is their total, and group g has its own C, group_stride elements after
+     * that of group g-1. A group without rows has the empty sum. Row scales, and blocks and groups of nf4, of
+     * consecutive matrices B follow one another. bias and sums are not supported */
     int n_groups;               /* 0: an ordinary matmul */
     const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
     int64_t group_stride;
@@ -111,7 +111,7 @@ static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool tr
                        .c_dtype = c_dtype};
 }
 
-/* ---- mixtures of experts ------------------------------------------------------------------------------------------ */
+/* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
 enum { DT_MAX_EXPERTS = 4096 };
 

@@ -93,8 +93,8 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 
 /* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
-/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN or +inf gets NaN
- *  weights. */
+/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN or +inf gets
+ *  NaN weights. */
 DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight))
 DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
@@ -107,9 +107,10 @@ DT_MOVES(route_backward, matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) +
                              2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
 /** Stable sort of the assignments i < n_tok k by expert[i]. start [n_experts + 1]: the first row of
- *  each expert. Row row[i] is assignment i; assignment[r] is that of row r, and token[r] = assignment[r] / k. */
+ *  each expert. Row row[i] is assignment i; assignment[r] is that of row r, and token[r] = assignment[r] / k. load
+ *  [n_experts]: the number of rows of each expert is added; NULL: none. */
 DT_OP(order_experts, DESC(dt_routing, r), IN(int32_t, expert), OUT(int32_t, start), OUT(int32_t, row),
-      OUT(int32_t, assignment), OUT(int32_t, token))
+      OUT(int32_t, assignment), OUT(int32_t, token), INOUT(float, load))
 DT_MOVES(order_experts, 4 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32) + (double)x->r.n_experts * sizeof(int32_t))
 
 /** out[t,:] = sum over j < k of weight[t,j] y[row[t,j],:] (+ addend[t,:]), in float, j in order, then the addend.

@@ -48,7 +48,8 @@ typedef struct dt_model_config {
     int64_t vocab_size, max_position_embeddings;
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool norm_topk_prob; /* the weights of a token's experts add up to 1 */
+    bool norm_topk_prob;         /* the weights of a token's experts add up to 1 */
+    double router_aux_loss_coef; /* factor of the load-balancing loss; 0: none */
     /* of the layers with linear attention */
     int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim;
     int64_t linear_conv_kernel_dim;
@@ -382,6 +383,17 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value);
 /** Compute the backward of a scalar head: adds its parameter gradients, and leaves the gradient of the hidden states
  *  for dt_model_backward. dvalue: in [n_tok, n_labels] dL/dvalue, host, reusable on return. Asynchronous. */
 dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue);
+
+/** Copy the load of the experts in the last forward, which was for training, of a model with router_aux_loss_coef > 0.
+ *  load: out [2, num_experts], over all layers: the number of tokens that used each expert, then the sum of its
+ *  probabilities. Synchronous. */
+dt_err dt_model_expert_load(dt_model *m, double *load);
+/** The load-balancing loss of a load, before router_aux_loss_coef. dprob: out [num_experts], scale times the derivative
+ *  of router_aux_loss_coef times this loss by each token's probability of an expert, in each layer; NULL: not computed.
+ *  Local. */
+double dt_model_balance_loss(const dt_model_config *mc, const double *load, double scale, float *dprob);
+/** Add these derivatives in the next dt_model_backward. dprob: in, host, reusable on return. Asynchronous. */
+dt_err dt_model_balance(dt_model *m, const float *dprob);
 
 /** Compute the backward of blocks and embedding, after dt_model_head or dt_model_value_head. Asynchronous. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);

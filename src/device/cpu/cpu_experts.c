@@ -1,5 +1,5 @@
-/* cpu_experts.c - routing of tokens to experts, the order of their rows, and their weighted sums. Rows are divided among
- * threads; no result depends on their number. */
+/* cpu_experts.c - routing of tokens to experts, the order of their rows, and their weighted sums. Rows are divided
+ * among threads; no result depends on their number. */
 #include "cpu.h"
 #include <math.h>
 #include <string.h>
@@ -78,7 +78,7 @@ dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob
 }
 
 dt_err cpu_order_experts(dt_device *dev, const dt_routing *r, const int32_t *expert, int32_t *start, int32_t *row,
-                         int32_t *assignment, int32_t *token, dt_stream *stream)
+                         int32_t *assignment, int32_t *token, float *load, dt_stream *stream)
 {
     const int64_t n = r->n_tok * r->k;
     DT_TRY(dt_routing_check(r));
@@ -93,6 +93,7 @@ dt_err cpu_order_experts(dt_device *dev, const dt_routing *r, const int32_t *exp
     }
     for (int32_t e = r->n_experts; e > 0; e--) start[e] = start[e - 1];
     start[0] = 0;
+    for (int32_t e = 0; load && e < r->n_experts; e++) load[e] += (float)(start[e + 1] - start[e]);
     return DT_OK;
 }
 

@@ -2,7 +2,7 @@
  * token by token.
  *
  * In a chunk of C tokens, with state S before it, normalised rows q_i and k_i, G_i the sum of g up to token i,
- * D_ij = e^(G_i - G_j) for i >= j, E_i = e^(G_i), F_i = e^(G_C - G_i) (docs/algorithms.md, 8.7):
+ * D_ij = e^(G_i - G_j) for i >= j, E_i = e^(G_i), F_i = e^(G_C - G_i) (docs/algorithms.md, 8.8):
  *
  *     L_ij = beta_i D_ij k_i k_j (i > j)      P_ij = D_ij q_i k_j (i >= j)
  *     N = V - E K S     (1 + L) U = beta N    out = E Q S + P U     S' = e^(G_C) S + K^T F U

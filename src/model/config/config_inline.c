@@ -47,6 +47,8 @@ static const inline_key KEYS[] = {
     ROW(num_experts_per_tok, INTEGER, false),
     ROW(moe_intermediate_size, INTEGER, false),
     ROW(norm_topk_prob, BOOLEAN, false),
+    ROW(output_router_logits, BOOLEAN, false),
+    ROW(router_aux_loss_coef, NUMBER, false),
     ROW(full_attention_interval, INTEGER, false),
     ROW(linear_num_key_heads, INTEGER, false),
     ROW(linear_num_value_heads, INTEGER, false),

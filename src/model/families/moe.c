@@ -8,6 +8,7 @@ static dt_err read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, 
 {
     const char *key = dt_spec_has(root, "num_local_experts") ? "num_local_experts" : "num_experts";
     bool balanced = false;
+    double coef = 0.001;
     mc->num_experts = n, mc->num_experts_per_tok = n_used;
     DT_TRY(dt_spec_int(root, key, 1, DT_MAX_EXPERTS, &mc->num_experts));
     DT_TRY(dt_spec_int(root, "num_experts_per_tok", 1, mc->num_experts, &mc->num_experts_per_tok));
@@ -15,7 +16,8 @@ static dt_err read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, 
              "%s: num_experts_per_tok: expected at most %s=%" PRId64 ", found %" PRId64, root->file, key,
              mc->num_experts, mc->num_experts_per_tok);
     DT_TRY(dt_spec_bool(root, "output_router_logits", &balanced));
-    if (balanced) return dt_spec_bad(root, "output_router_logits", "false (the load-balancing loss is not supported)");
+    DT_TRY(dt_spec_real(root, "router_aux_loss_coef", 0, 1e6, &coef));
+    mc->router_aux_loss_coef = balanced ? coef : 0; /* as in transformers */
     return DT_OK;
 }
 
@@ -87,7 +89,9 @@ const dt_family dt_family_qwen3_moe = {
              {"num_experts", NULL},
              {"num_experts_per_tok", NULL},
              {"moe_intermediate_size", NULL},
-             {"norm_topk_prob", NULL}},
+             {"norm_topk_prob", NULL},
+             {"output_router_logits", NULL},
+             {"router_aux_loss_coef", NULL}},
     .read = read_qwen3_moe};
 
 /* ---- Mixtral ----------------------------------------------------------------------------------------------------- */
