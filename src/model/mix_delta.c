@@ -1,6 +1,6 @@
 /* mix_delta.c - linear attention with the gated delta rule as the mixer of a branch (docs/algorithms.md, 8.8). One
- * matmul computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and b. The
- * output of the delta rule passes a norm by head and is multiplied by silu(z).
+ * matmul computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and
+ * b. The output of the delta rule passes a norm by head and is multiplied by silu(z).
  *
  * Passes without a cache use the chunked form. Generation goes token by token: its results do not depend on how a text
  * is divided into passes. */
