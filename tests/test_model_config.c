@@ -172,7 +172,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
     static const struct {
         const char *json, *key, *value;
     } BAD[] = {
-        {"{'model_type': 'mixtral'}", "model_type", "mixtral"},
+        {"{'model_type': 'phimoe'}", "model_type", "phimoe"},
         {"{}", "model_type", "nothing"},
         {"{'model_type': 'llama', 'hidden_act': 'relu6'}", "hidden_act", "relu6"},
         {"{'model_type': 'llama', 'hidden_size': '64'}", "hidden_size", "'64'"},
@@ -245,6 +245,16 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'sliding_attention': {'rope_type': 'linear', "
          "'factor': 2}}}",
          "rope_parameters.sliding_attention.rope_type", "linear"},
+        {"{'model_type': 'qwen3_5_text', 'layer_types': ['sliding_attention'], 'num_hidden_layers': 1}", "layer_types",
+         "linear_attention"},
+        {"{'model_type': 'qwen3_5_text', 'layer_types': ['full_attention'], 'num_hidden_layers': 2}", "layer_types",
+         "2 words"},
+        {"{'model_type': 'qwen3_5_text', 'linear_num_key_heads': 5}", "linear_num_key_heads", "a divisor"},
+        {"{'model_type': 'qwen3_5_text', 'linear_key_head_dim': 257}", "linear_key_head_dim", "257"},
+        {"{'model_type': 'qwen3_5_text', 'linear_conv_kernel_dim': 9}", "linear_conv_kernel_dim", "9"},
+        {"{'model_type': 'qwen3_5_text', 'attn_output_gate': false}", "attn_output_gate", "true"},
+        {"{'model_type': 'qwen3_5', 'vision_config': {}}", "text_config", "nothing"},
+        {"{'model_type': 'qwen3_5', 'text_config': {'head_dim': 'x'}}", "text_config.head_dim", "x"},
         {"[1]", "config.json", "[1]"},
         {"{'model_type': ", "config.json", "JSON"},
     };
