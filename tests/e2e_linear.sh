@@ -1,6 +1,6 @@
 #!/bin/bash
 # e2e_linear.sh - linear attention in the programs: the same losses at every stage of ZeRO, on every number of ranks and with offload, plans,
-# checkpoints, recomputation, packed documents, adapters, a quantised base and generation.
+# checkpoints, recomputation, packed documents, adapters, a quantised base, generation and rollouts.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -55,4 +55,18 @@ run 0 ./dtrain-generate --num-samples 3 --seed 5 --max-new-tokens 20 --prompt "t
 expect_exit "samples that share a prompt" 0
 printf 'the of\nand a to\n' | run 0 ./dtrain-generate --greedy --max-new-tokens 10 --chat --chat-template chatml "$tmp/one/hf"
 expect_exit "a conversation" 0
+
+# rollouts: generation, then the chunked form scores and trains
+for i in $(seq 0 26); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.txt"
+head -20 "$tmp/prompts.txt" >"$tmp/rollouts.jsonl"
+tail -7 "$tmp/prompts.txt" >"$tmp/held_out.jsonl"
+data -o "$tmp/rollouts.h5" "$tmp/rollouts.jsonl"
+data -o "$tmp/held_out.h5" "$tmp/held_out.jsonl"
+make_task grpo batch.train_batch_size=8 grpo.num_generations=4 grpo.max_completion_length=6
+for np in 1 2; do
+    train $np "grpo$np" run.max_steps=3 zero.stage=$((3 * (np - 1))) model.path="$tmp/one/hf" model.tokenizer=bytes data.train="$tmp/rollouts.h5" \
+        data.validation="$tmp/held_out.h5" "grpo.reward_funcs=keywords:e|a|o"
+    expect_exit "grpo on $np rank(s)" 0
+    as_planned && ok "grpo on $np: memory as planned" || not_ok "grpo on $np: memory as planned" "$(tail -3 "$out")"
+done
 e2e_done
