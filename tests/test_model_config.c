@@ -140,7 +140,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
     static const struct {
         const char *json, *key, *value;
     } BAD[] = {
-        {"{'model_type': 'mixtral'}", "model_type", "mixtral"},
+        {"{'model_type': 'phimoe'}", "model_type", "phimoe"},
         {"{}", "model_type", "nothing"},
         {"{'model_type': 'llama', 'hidden_act': 'relu6'}", "hidden_act", "relu6"},
         {"{'model_type': 'llama', 'hidden_size': '64'}", "hidden_size", "'64'"},
@@ -159,6 +159,15 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'llama', 'partial_rotary_factor': 0.5}", "partial_rotary_factor", "0.5"},
         {"{'model_type': 'llama', 'quantization_config': {'bits': 4}}", "quantization_config", "bits"},
         {"{'model_type': 'llama', 'num_local_experts': 8}", "num_local_experts", "8"},
+        {"{'model_type': 'mixtral', 'num_local_experts': 5000}", "num_local_experts", "5000"},
+        {"{'model_type': 'mixtral', 'num_local_experts': 4, 'num_experts_per_tok': 5}", "num_experts_per_tok", "5"},
+        {"{'model_type': 'mixtral', 'router_jitter_noise': 0.1}", "router_jitter_noise", "0.1"},
+        {"{'model_type': 'qwen3_moe', 'moe_intermediate_size': 0}", "moe_intermediate_size", "0"},
+        {"{'model_type': 'qwen3_moe', 'mlp_only_layers': ['1']}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_moe', 'mlp_only_layers': 1}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_moe', 'router_aux_loss_coef': -1}", "router_aux_loss_coef", "-1"},
+        {"{'model_type': 'qwen3_moe', 'num_hidden_layers': 65536, 'num_experts': 4096, 'hidden_size': 65536}",
+         "num_experts", "at most 17592186044416"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'longrope'}}", "rope_scaling.rope_type", "longrope"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'linear'}}", "rope_scaling", "factor"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'llama3', 'factor': 8}}", "rope_scaling",
