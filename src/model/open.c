@@ -449,6 +449,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
+    m->dense = mc->num_experts == 0; /* also in a tower, which has none of these layers */
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) m->dense = m->dense || !dt_model_layer(mc, i).sparse;
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;
