@@ -285,6 +285,7 @@ TEST(rings_are_as_fast_as_published_ones)
     "\"model_type\": \"gpt2\", \"n_embd\": 128, \"n_head\": 4, \"vocab_size\": 257, \"n_positions\": 64, "             \
     "\"resid_pdrop\": 0, \"embd_pdrop\": 0, \"attn_pdrop\": 0"
 #define QWEN3 PLAIN("qwen3") ", \"head_dim\": 32"
+#define EXPERTS PLAIN("qwen3_moe") ", \"num_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 64"
 
 #define GEMMA(family) PLAIN(family) ", \"head_dim\": 256"
 
@@ -402,7 +403,8 @@ static launches of_block(fixture *f, const char *shape, dt_recompute recompute)
  *
  * Forward: norm, qkv, heads (rotation; norms of heads, too), attention, matmul with the residual, norm, gate and up,
  * activation, matmul with the residual. GPT-2 has no rotation, and its activation is the matmul's. Backward: of each
- * matmul two, of each norm two, the sums of blocks apart, of attention three. */
+ * matmul two, of each norm two, the sums of blocks apart, of attention three. Experts: logits, routing, order, rows of
+ * tokens, gate and up, activation, down, sums with the residual. */
 TEST_WITH(a_block_has_the_launches_that_it_had, open_count, close_count)
 {
     static const struct {
@@ -415,7 +417,8 @@ TEST_WITH(a_block_has_the_launches_that_it_had, open_count, close_count)
                   {PLAIN("granite"), 9, 17, 3, 9},
                   {PLAIN("smollm3"), 9, 17, 3, 9},
                   {GEMMA("gemma2"), 13, 22, 3, 13},
-                  {GEMMA("gemma3_text"), 13, 23, 4, 13}};
+                  {GEMMA("gemma3_text"), 13, 23, 4, 13},
+                  {EXPERTS, 14, 25, 4, 14}};
     bool ok = true;
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         const launches all = of_block(*state, blocks[i].shape, DT_RECOMPUTE_NONE),
@@ -458,7 +461,8 @@ TEST_WITH(a_step_has_the_launches_of_the_cuda_device, open_count, close_count)
     static const struct {
         const char *shape;
         dt_dtype dtype;
-    } cases[] = {{LLAMA, DT_BF16}, {GPT2, DT_BF16}, {QWEN3, DT_BF16}, {LLAMA, DT_F32}, {GPT2, DT_F32}, {GPT2, DT_F16}};
+    } cases[] = {{LLAMA, DT_BF16}, {GPT2, DT_BF16}, {QWEN3, DT_BF16},   {LLAMA, DT_F32},
+                 {GPT2, DT_F32},   {GPT2, DT_F16},  {EXPERTS, DT_BF16}, {EXPERTS, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char json[512];

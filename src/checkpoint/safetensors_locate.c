@@ -29,11 +29,21 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
+/* Are the experts of a layer one tensor, as transformers has them in memory? */
+static bool has_fused_experts(const locate_job *job)
+{
+    for (int i = 0; i < job->s.n_tensors; i++)
+        if (strstr(job->s.tensors[i].name, ".experts.gate_up_proj")) return true;
+    return false;
+}
+
 /* Explains a missing or an unexpected tensor. */
 static const char *hint(const locate_job *job, const char *name)
 {
     if (dt_stored_section_of(name) == DT_STORED_PROJECTOR && !job->has[DT_STORED_LANGUAGE])
         return "; the projector's type differs from vision.projector_type";
+    if (has_fused_experts(job))
+        return "; the file has all experts of a layer in one tensor: save the model without save_original_format=False";
     return dt_stored_head_hint(name, dt_safetensors_find(&job->s, DT_STORED_SCORE));
 }
 

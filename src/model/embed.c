@@ -17,7 +17,8 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
 
 uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site)
 {
-    return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_LINEARS + (uint64_t)site);
+    enum { N_ADAPTED = SLOT_DOWN + 1 }; /* slots with adapters */
+    return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_ADAPTED + (uint64_t)site);
 }
 
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)

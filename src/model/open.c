@@ -439,6 +439,10 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     DT_EXPECT(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0);
     DT_TRY(check_cache(o));
     DT_EXPECT(o->max_top >= 0 && o->max_top <= mc->vocab_size);
+    DT_CHECK(o->max_tok <= INT32_MAX / dt_max_i64(mc->num_experts_per_tok, 1), DT_ERR_USAGE,
+             "%d tokens of a micro-batch use %" PRId64 " experts each: expected at most 2^31 rows; lower "
+             "batch.micro_batch_size or data.seq_len",
+             o->max_tok, mc->num_experts_per_tok);
     DT_EXPECT(o->max_listed >= 0);
     DT_EXPECT(!o->borrows || (!o->training && o->lend_nbytes == 0));
     DT_EXPECT(dt_is_float(o->dtype));
@@ -499,7 +503,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
         m->I = m->M + m->Z + 2 * m->H;
     }
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
-    m->dense = m->E == 0; /* a tower's blocks are not among the layers */
+    m->dense = mc->num_experts == 0; /* also in a tower, which has none of these layers */
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) m->dense = m->dense || !dt_model_layer(mc, i).sparse;
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;

@@ -14,7 +14,7 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
 {
     const dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
     const int64_t N = TOK * (int64_t)k, width = 67;
-    begin(c, "route, order_experts, combine_rows, weigh_rows, %d of %d experts, %s", k, n_experts, dt_dtype_name(dt));
+    begin(c, "experts, %d of %d, %s", k, n_experts, dt_dtype_name(dt));
     const array prob = put(c, DT_F32, TOK * (int64_t)n_experts, 4), expert = room_bytes(c, sizeof(int32_t), N),
                 weight = room(c, DT_F32, N), start = room_bytes(c, sizeof(int32_t), n_experts + 1),
                 row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
@@ -29,19 +29,19 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
         RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
         RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
     }
-    compare(c, "probabilities", prob, near(64, 0, dt));
-    compare(c, "experts", expert, EXACT);
-    compare(c, "weights", weight, near(64, 0, dt));
-    compare(c, "the first rows of experts", start, EXACT);
-    compare(c, "load", load, EXACT);
-    compare(c, "rows", row, EXACT);
-    compare(c, "assignments", assignment, EXACT);
-    compare(c, "tokens", token, EXACT);
+    compare(c, "route", prob, near(64, 0, dt));
+    compare(c, "route: experts", expert, EXACT);
+    compare(c, "route: weights", weight, near(64, 0, dt));
+    compare(c, "order_experts", start, EXACT);
+    compare(c, "order_experts: load", load, EXACT);
+    compare(c, "order_experts: rows", row, EXACT);
+    compare(c, "order_experts: assignments", assignment, EXACT);
+    compare(c, "order_experts: tokens", token, EXACT);
     compare(c, "combine_rows", sum, near(64 + of_sum(k), 0, dt));
-    compare(c, "x", x, near(64, 0, dt));
-    compare(c, "dy", dy, near(64, 0, dt));
-    compare(c, "dweight", dweight, near(64 + of_sum(67), 0, dt));
-    compare(c, "dlogits", dlogits, near(256 + of_sum(67), 0, dt));
+    compare(c, "weigh_rows: x", x, near(64, 0, dt));
+    compare(c, "weigh_rows: dy", dy, near(64, 0, dt));
+    compare(c, "weigh_rows: dweight", dweight, near(64 + of_sum(67), 0, dt));
+    compare(c, "route_backward", dlogits, near(256 + of_sum(67), 0, dt));
     end(c);
 }
 

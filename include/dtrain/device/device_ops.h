@@ -116,8 +116,8 @@ static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool tr
 enum { DT_MAX_EXPERTS = 4096 };
 
 /** Routing of tokens to experts. With the logits z of a token, p = softmax(z), and its experts are those of the k
- *  largest p, in descending order (ties: the lower number). The weight of expert e is p_e, or with `normalise` p_e /
- *  sum of the k p. All arrays are float, except the experts' numbers. */
+ *  largest p, in descending order (ties: the lower number). The weight of expert e is p_e, or with `normalise` p_e
+ *  divided by the sum of the k p. All arrays are float, except the experts' numbers. */
 typedef struct dt_routing {
     int64_t n_tok;
     int32_t n_experts, k; /* 1 <= k <= n_experts <= DT_MAX_EXPERTS */

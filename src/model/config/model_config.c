@@ -129,9 +129,9 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
         (double)mc->num_hidden_layers * (attention + mlp) +
         C * (2 * (double)mc->vocab_size + (mc->learned_positions ? (double)mc->max_position_embeddings : 0));
     DT_CHECK(n <= DT_MAX_PARAMETERS, root->err,
-             "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers: expected at most %.0f parameters, "
+             "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers%s: expected at most %.0f parameters, "
              "found about %.3g",
-             root->file, DT_MAX_PARAMETERS, n);
+             root->file, mc->num_experts > 0 ? ", num_experts" : "", DT_MAX_PARAMETERS, n);
     return DT_OK;
 }
 

@@ -49,15 +49,14 @@ static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(root, "decoder_sparse_step", 1, INT32_MAX, &step));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].sparse = (i + 1) % step == 0;
     if (!dt_spec_get(root, "mlp_only_layers", &list) || json_is_null(list.value)) return DT_OK;
+    bool fits = json_is_array(list.value);
     for (size_t i = 0; i < json_array_size(list.value); i++) {
         const json_t *v = json_array_get(list.value, i);
-        if (!json_is_integer(v)) break;
-        if (json_integer_value(v) >= 0 && json_integer_value(v) < mc->num_hidden_layers)
-            mc->layers[json_integer_value(v)].sparse = false;
+        const int64_t at = json_is_integer(v) ? json_integer_value(v) : -1;
+        fits = fits && json_is_integer(v);
+        if (at >= 0 && at < mc->num_hidden_layers) mc->layers[at].sparse = false;
     }
-    for (size_t i = 0; i < json_array_size(list.value); i++)
-        if (!json_is_integer(json_array_get(list.value, i))) return dt_spec_bad(&list, NULL, "a list of layer numbers");
-    return json_is_array(list.value) ? DT_OK : dt_spec_bad(&list, NULL, "a list of layer numbers");
+    return fits ? DT_OK : dt_spec_bad(&list, NULL, "a list of layer numbers");
 }
 
 static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
