@@ -59,8 +59,8 @@ static dt_err find_end(dt_chat *c)
     dt_jinja_result r;
     dt_jinja_part *answer = NULL;
     int n = 0;
-    DT_TRY(dt_chat_evaluate(c, talk, 2, 0, 0, &r));
-    const dt_err err = dt_chat_targets(c, talk, 2, &r, &answer, &n);
+    DT_TRY(dt_chat_evaluate(c, talk, 2, NULL, 0, 0, &r));
+    const dt_err err = dt_chat_targets(c, talk, 2, NULL, &r, &answer, &n);
     for (int i = 0; i < n; i++)
         for (size_t at = answer[i].from, len; at < answer[i].to; at += len ? len : 1)
             len = dt_chat_token_at(c, r.text + at, &c->end_token);
@@ -88,11 +88,12 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
 {
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
-    DT_TRY(dt_chat_evaluate(c, talk, 1, 0, 0, &said));
-    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, 0, DT_CHAT_MARK_WORDS, &answered));
+    DT_TRY(dt_chat_evaluate(c, talk, 1, NULL, 0, 0, &said));
+    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered));
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
+    c->has_header = has_header;
     c->after_question = strdup(after);
     c->after_answer = strdup(mark ? mark + DT_CHAT_MARK_NBYTES : "");
     c->header = strdup(has_header ? asked->text + said.nbytes : after);
@@ -105,10 +106,27 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
 static dt_err ask(const dt_chat *c, const dt_message *question, dt_jinja_result *asked)
 {
     dt_error_clear();
-    DT_TRY(dt_chat_evaluate(c, question, 1, DT_CHAT_GENERATE, 0, asked));
+    DT_TRY(dt_chat_evaluate(c, question, 1, NULL, DT_CHAT_GENERATE, 0, asked));
     if (strstr(asked->text, question->text)) return DT_OK;
     dt_jinja_result_free(asked);
     return dt_fail(DT_ERR_DATA, "it leaves out the text of a question");
+}
+
+/* Determine whether the template takes a list of parts as it is: it writes the text, and not Python's form of the
+ * list. */
+static dt_err look_at_parts(const dt_chat *c, bool image, bool *takes)
+{
+    json_t *parts = json_pack("[{s:s, s:s}]", "type", "text", "text", "Hello?");
+    if (image && parts) json_array_insert_new(parts, 0, json_pack("{s:s}", "type", "image"));
+    const dt_message question = {.role = DT_ROLE_USER, .text = "Hello?", .nbytes = 6, .parts = parts};
+    dt_jinja_result r = {0};
+    DT_CHECK(parts, DT_ERR_MEMORY, "out of memory for a chat template");
+    *takes = true;
+    const dt_err err = unless_refused(dt_chat_evaluate(c, &question, 1, NULL, 0, 0, &r));
+    *takes = r.text && strstr(r.text, "Hello?") && !strstr(r.text, "'type'") && !strstr(r.text, "\"type\"");
+    dt_jinja_result_free(&r);
+    json_decref(parts);
+    return err;
 }
 
 /* Determine whether the template takes contents as texts or as lists of parts. If it takes neither, the reported error
@@ -127,7 +145,10 @@ static dt_err look_at(dt_chat *c)
     c->dated = asked.dated;
     err = look_at_answers(c, &question, &asked);
     dt_jinja_result_free(&asked);
-    return err;
+    DT_TRY(err);
+    DT_TRY(look_at_parts(c, false, &c->text_parts));
+    DT_TRY(look_at_parts(c, true, &c->image_parts));
+    return dt_chat_look_at_tools(c);
 }
 
 static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
@@ -167,6 +188,7 @@ static dt_err open_form(dt_chat *c, const char *name)
                *user = dt_form_text(json_object_get(c->form, "user"), "prefix");
     c->writes_bos = (begin && strstr(begin, "{bos}")) || (user && strncmp(user, "{bos}", 5) == 0);
     c->wrapped = !c->writes_bos;
+    c->writes_thoughts = dt_form_text(c->form, "think_off");
     return find_end(c);
 }
 
@@ -222,8 +244,8 @@ static bool same_text(const dt_chat *a, const dt_chat *b)
                                {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1},
                                {.role = DT_ROLE_USER, .text = "r", .nbytes = 1}};
     dt_jinja_result one = {0}, two = {0};
-    const bool both = dt_chat_evaluate(a, talk, 3, DT_CHAT_GENERATE, 0, &one) == DT_OK &&
-                      dt_chat_evaluate(b, talk, 3, DT_CHAT_GENERATE, 0, &two) == DT_OK;
+    const bool both = dt_chat_evaluate(a, talk, 3, NULL, DT_CHAT_GENERATE, 0, &one) == DT_OK &&
+                      dt_chat_evaluate(b, talk, 3, NULL, DT_CHAT_GENERATE, 0, &two) == DT_OK;
     const bool same = both && one.nbytes == two.nbytes && memcmp(one.text, two.text, one.nbytes) == 0;
     dt_jinja_result_free(&one);
     dt_jinja_result_free(&two);
@@ -285,6 +307,8 @@ void dt_chat_close(dt_chat *c)
     free(c->after_question);
     free(c->after_answer);
     free(c->header);
+    free(c->after_call);
+    free(c->result_header);
     free(c);
 }
 
@@ -294,6 +318,8 @@ const char *dt_chat_name(const dt_chat *c) { return c->name; }
 const char *dt_chat_source(const dt_chat *c) { return c->source; }
 int32_t dt_chat_end_token(const dt_chat *c) { return c->end_token; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
+bool dt_chat_reads_tools(const dt_chat *c) { return c->reads_tools; }
+bool dt_chat_writes_calls(const dt_chat *c) { return c->writes_calls; }
 void dt_chat_for_images(dt_chat *c) { c->wrapped = !c->writes_bos; }
 const char *dt_chat_input_system(const dt_chat *c) { return dt_form_text(c->form, "input_system"); }
 const char *dt_chat_input_join(const dt_chat *c)
