@@ -480,14 +480,15 @@ TEST(a_directory_s_template_is_found)
     found_in(folder, where);
     write_in(folder, "tokenizer_config.json", text[2]);
     found_in(folder,
-             "has the chat templates rag, tool_use, but none is named default: choose one of dtrain's templates");
+             "has the chat templates rag, tool_use, but none is named default: choose one of them, one of dtrain's");
     write_in(folder, "tokenizer_config.json", text[1]);
     snprintf(where, sizeof where, "%s/tokenizer_config.json", folder);
     found_in(folder, where);
     snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
     assert_int_equal(mkdir(more, 0700), 0);
     write_in(more, "rag.jinja", qwen2);
-    found_in(folder, "has the chat templates rag, but none is named default");
+    snprintf(where, sizeof where, "%s/additional_chat_templates", folder);
+    found_in(folder, where); /* the only one */
     write_in(folder, "chat_template.jinja", chatml);
     snprintf(where, sizeof where, "%s/chat_template.jinja", folder);
     found_in(folder, where);

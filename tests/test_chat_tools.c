@@ -222,4 +222,41 @@ TEST(parts_keep_their_order)
     dt_chat_close(c);
 }
 
+/* As lists of templates of Command R and Hermes 2 Pro: one for conversations with tools, which refuses others. */
+TEST(a_template_named_tool_use_renders_conversations_with_tools)
+{
+    static const char plain[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}",
+                      tool_use[] = "{% if not tools %}{{ raise_exception('no tools') }}{% endif %}"
+                                   "{% for t in tools %}{{ t.function.name }} {% endfor %}{% for m in messages %}"
+                                   "{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}",
+                      question[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}",
+                      with_tools[] =
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [" TOOL "]}";
+    dt_tokenizer t = fake;
+    dt_chat *c, *again;
+    char *spec;
+    json_t *all = json_pack("{s:s, s:s}", "default", plain, "tool_use", tool_use);
+    t.info.chat_template = plain;
+    t.info.chat_template_file = "tokenizer_config.json";
+    t.info.chat_templates = all;
+    assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+    assert_non_null(strstr(dt_chat_source(c), "(default, and tool_use for conversations with tools)"));
+    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+    t.info.chat_templates = NULL;
+    t.info.chat_template = NULL;
+    assert_int_equal(dt_chat_open(&again, spec, &t), DT_OK);
+    for (int i = 0; i < 2; i++) {
+        writes(i ? again : c, question, "user: q</s>");
+        writes(i ? again : c, with_tools, "f user> q</s>");
+    }
+    dt_chat_close(again);
+    dt_chat_close(c);
+    t.info.chat_templates = all;
+    assert_int_equal(dt_chat_open(&c, "tool_use", &t), DT_ERR_USAGE); /* not without tools */
+    assert_int_equal(dt_chat_open(&c, "default", &t), DT_OK);
+    dt_chat_close(c);
+    json_decref(all);
+    free(spec);
+}
+
 int main(void) { return run_listed("chat tools", NULL, NULL); }

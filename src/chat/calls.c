@@ -19,7 +19,7 @@ static json_t *list_of_one(json_t *value)
     return NULL;
 }
 
-static json_t *test_tools(void)
+json_t *dt_chat_test_tools(void)
 {
     return list_of_one(json_pack("{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}", "type", "function",
                                  "function", "name", tool_name, "description", "d", "parameters", "type", "object",
@@ -165,7 +165,7 @@ static dt_err look_after_result(dt_chat *c, const dt_message *talk, const json_t
 
 dt_err dt_chat_look_at_tools(dt_chat *c)
 {
-    json_t *tools = test_tools(), *calls = test_calls();
+    json_t *tools = dt_chat_test_tools(), *calls = test_calls();
     dt_message talk[] = {
         {.role = DT_ROLE_USER, .text = question, .nbytes = strlen(question)},
         {.role = DT_ROLE_ASSISTANT, .text = "", .calls = calls},

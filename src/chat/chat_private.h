@@ -31,8 +31,10 @@ enum {
 
 struct dt_chat {
     char *name, *source;
-    json_t *form; /* NULL: the Jinja text is another program's */
-    json_t *spec; /* a name, an object of a form, or {"jinja": TEXT} */
+    json_t *form;               /* NULL: the Jinja text is another program's */
+    struct dt_chat *with_tools; /* the template for conversations with tools; NULL: this one */
+    json_t *test_tools;         /* a template for conversations with tools receives these if there are none */
+    json_t *spec;               /* a name, an object of a form, or {"jinja": TEXT} */
     const dt_tokenizer *tokenizer;
     dt_jinja *jinja;
     char *text;            /* of the template */
@@ -67,6 +69,8 @@ const char *dt_form_text(const json_t *form, const char *key);
 
 /* ---- render.c ---------------------------------------------------------------------------------------------------- */
 
+/** The template that renders a conversation with these tools (NULL: none). */
+const dt_chat *dt_chat_for(const dt_chat *c, const json_t *tools);
 /** Evaluate the template. tools: NULL: none. marks: DT_CHAT_MARK_*. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags,
                         int marks, dt_jinja_result *r);
@@ -91,6 +95,8 @@ dt_err dt_message_find_call(dt_messages *m, dt_message *out);
  *  calls change other text. DT_ERR_MEMORY, DT_ERR_DATA. */
 dt_err dt_chat_find_call(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, int i,
                          const dt_jinja_result *text, size_t *at, bool *found);
+/** Descriptions of tools for test conversations. A new reference; NULL: no memory. */
+json_t *dt_chat_test_tools(void);
 /** Determine how a template writes thoughts, tools, calls and results. DT_ERR_MEMORY. */
 dt_err dt_chat_look_at_tools(dt_chat *c);
 

@@ -111,7 +111,10 @@ static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, const 
     failed |= json_object_set_new(all, "add_generation_prompt", json_boolean(flags & DT_CHAT_GENERATE));
     if (flags & DT_CHAT_NO_THINK) failed |= json_object_set_new(all, "enable_thinking", json_false());
     if (!c->form) {
-        failed |= json_object_set_new(all, "tools", tools ? json_incref((json_t *)tools) : json_null()) |
+        failed |= json_object_set_new(all, "tools",
+                                      tools           ? json_incref((json_t *)tools)
+                                      : c->test_tools ? json_incref(c->test_tools)
+                                                      : json_null()) |
                   json_object_set_new(all, "documents", json_null());
         failed |= put_tokens(c, all);
     }
@@ -119,6 +122,8 @@ static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, const 
     json_decref(all);
     return NULL;
 }
+
+const dt_chat *dt_chat_for(const dt_chat *c, const json_t *tools) { return tools && c->with_tools ? c->with_tools : c; }
 
 dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags,
                         int marks, dt_jinja_result *r)
@@ -207,6 +212,7 @@ dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, const
     dt_jinja_part *target = NULL;
     int n_targets = 0;
     dt_pieces_clear(out);
+    c = dt_chat_for(c, tools);
     DT_TRY(check_thoughts(c, messages, n));
     DT_TRY(dt_chat_evaluate(c, messages, n, tools, flags, 0, &r));
     dt_err err = dt_chat_targets(c, messages, n, tools, &r, &target, &n_targets);

@@ -238,6 +238,7 @@ static dt_err write_calls(dt_messages *m, dt_message *to)
 
 dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)
 {
+    c = dt_chat_for(c, m->tools);
     if (m->tools && dt_chat_reads_tools(c)) m->tools_text = NULL;
     if (m->tools_text) {
         if (m->n == 0 || m->item[0].role != DT_ROLE_SYSTEM) DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, "", 0));
