@@ -154,6 +154,22 @@ TEST(sharegpt_s_calls_get_ids)
     dt_chat_close(c);
 }
 
+/* As DeepSeek R1's: the arguments are a text, which is kept as it is in the record. */
+TEST(arguments_are_text_where_a_template_needs_it)
+{
+    dt_chat *c;
+    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+                  "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": "
+           "\"{\\\"a\\\":1}\"}]}]}",
+           ASKED "{f {\"a\":1}<|im_end|>}\n");
+    writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
+           ASKED "{f {\"a\": 1}<|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n");
+    dt_chat_close(c);
+}
+
 TEST(ids_of_a_record_are_kept)
 {
     dt_chat *c;

@@ -9,12 +9,12 @@
 #include <string.h>
 
 static const char tool_name[] = "probe_tool", question[] = "Probe a tool?", answer[] = "probe answered",
-                  result[] = "probe result";
+                  result[] = "probe result", value[] = "probe value";
 
-static json_t *list_of_one(json_t *value)
+static json_t *list_of_one(json_t *one)
 {
-    json_t *list = value ? json_array() : NULL;
-    if (list && json_array_append_new(list, value) == 0) return list;
+    json_t *list = one ? json_array() : NULL;
+    if (list && json_array_append_new(list, one) == 0) return list;
     json_decref(list);
     return NULL;
 }
@@ -26,10 +26,20 @@ json_t *dt_chat_test_tools(void)
                                  "properties", "x", "type", "string", "description", "d", "required", "x"));
 }
 
-static json_t *test_calls(void)
+static json_t *test_calls(bool text)
 {
-    return list_of_one(json_pack("{s:s, s:s, s:{s:s, s:{s:s}}}", "type", "function", "id", DT_CHAT_CALL_ID, "function",
-                                 "name", tool_name, "arguments", "x", "y"));
+    json_t *arguments = text ? json_sprintf("{\"x\": \"%s\"}", value) : json_pack("{s:s}", "x", value);
+    return list_of_one(json_pack("{s:s, s:s, s:{s:s, s:o}}", "type", "function", "id", DT_CHAT_CALL_ID, "function",
+                                 "name", tool_name, "arguments", arguments));
+}
+
+/* Arguments as JSON text with one more. */
+static json_t *longer_text(const char *text)
+{
+    const char *close = strrchr(text, '}');
+    const size_t n = close ? (size_t)(close - text) : strlen(text), words = dt_space_trimmed(text, n);
+    const char *comma = words > 0 && text[words - 1] != '{' ? ", " : "";
+    return json_sprintf("%.*s%s\"%s\": 1%s", (int)words, text, comma, DT_CHAT_END_MARK, text + words);
 }
 
 /* The calls with one argument more in the last one; NULL: no memory. */
@@ -39,10 +49,9 @@ static json_t *with_argument(const json_t *calls)
            *function = json_object_get(json_array_get(copy, json_array_size(copy) - 1), "function"),
            *arguments = json_object_get(function, "arguments");
     const char *text = json_string_value(arguments);
-    const int failed =
-        json_is_object(arguments)
-            ? json_object_set_new(arguments, DT_CHAT_END_MARK, json_integer(1))
-            : json_object_set_new(function, "arguments", json_sprintf("%s%s", text ? text : "", DT_CHAT_END_MARK));
+    const int failed = json_is_object(arguments)
+                           ? json_object_set_new(arguments, DT_CHAT_END_MARK, json_integer(1))
+                           : json_object_set_new(function, "arguments", longer_text(text ? text : ""));
     if (!failed) return copy;
     json_decref(copy);
     return NULL;
@@ -123,7 +132,7 @@ static dt_err look_at_content(dt_chat *c, dt_message *talk, const json_t *tools)
         talk[1].content = tries[k];
         DT_TRY(try(c, talk, 2, tools, 0, &r, &taken));
         const char *last = taken ? strstr(r.text, question) : NULL;
-        c->writes_calls = last && strstr(last, tool_name) && !strstr(last, "None");
+        c->writes_calls = last && strstr(last, value) && !strstr(last, "None");
         if (c->writes_calls) c->call_content = tries[k];
         dt_jinja_result_free(&r);
     }
@@ -165,22 +174,28 @@ static dt_err look_after_result(dt_chat *c, const dt_message *talk, const json_t
 
 dt_err dt_chat_look_at_tools(dt_chat *c)
 {
-    json_t *tools = dt_chat_test_tools(), *calls = test_calls();
+    json_t *tools = dt_chat_test_tools(), *calls = test_calls(false), *texts = test_calls(true);
     dt_message talk[] = {
         {.role = DT_ROLE_USER, .text = question, .nbytes = strlen(question)},
         {.role = DT_ROLE_ASSISTANT, .text = "", .calls = calls},
         {.role = DT_ROLE_TOOL, .text = result, .nbytes = strlen(result), .name = tool_name, .call_id = DT_CHAT_CALL_ID},
         {.role = DT_ROLE_ASSISTANT, .text = answer, .nbytes = strlen(answer)}};
-    dt_err err = tools && calls ? look_at_thoughts(c) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
+    dt_err err = tools && calls && texts ? look_at_thoughts(c) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
     if (err == DT_OK) err = look_at_tools(c, talk, tools);
     if (err == DT_OK && !c->reads_tools) json_decref(tools), tools = NULL;
     if (err == DT_OK) err = look_at_content(c, talk, tools);
+    if (err == DT_OK && !c->writes_calls) {
+        talk[1].calls = texts;
+        err = look_at_content(c, talk, tools);
+        c->call_text = c->writes_calls;
+    }
     if (err == DT_OK && c->writes_calls) {
         talk[1].content = c->call_content;
         err = look_after_call(c, talk, tools);
         if (err == DT_OK) err = look_after_result(c, talk, tools);
     }
     json_decref(tools);
+    json_decref(texts);
     json_decref(calls);
     return err;
 }

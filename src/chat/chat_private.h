@@ -51,6 +51,7 @@ struct dt_chat {
     bool reads_tools, writes_calls, writes_thoughts;
     bool has_header;         /* add_generation_prompt adds text */
     dt_content call_content; /* of an answer with calls, if the record does not say */
+    bool call_text;          /* arguments of calls are passed as JSON text, not as objects */
     char *after_call;        /* text after the arguments of an answer's last call, DT_CHAT_CALL_ID; NULL: unknown */
     char *result_header;     /* as header, after a tool's result; NULL: unknown */
     bool dated;              /* the template uses the date */
@@ -82,8 +83,10 @@ size_t dt_chat_token_meant(const char *text);
 
 /* ---- tools.c ----------------------------------------------------------------------------------------------------- */
 
-/** Read the tool calls of a message from its fields. calls: out; NULL: none. DT_ERR_DATA, DT_ERR_MEMORY. */
-dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls);
+/** Read the tool calls of a message from its fields. calls: out; NULL: none. given: out, as they are in the field.
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls,
+                             const json_t **given);
 /** Read the calls from the text of a message of role function_call. DT_ERR_MEMORY. */
 dt_err dt_message_read_call_text(dt_messages *m, dt_message *out);
 /** Give a result of ShareGPT's form the id and the name of its call. */

@@ -207,7 +207,8 @@ static dt_err refuse_message(const json_t *message, size_t turn, const char *rol
 static dt_err read_message(dt_messages *m, const json_t *message, size_t turn, const char *role_key,
                            const char *text_key)
 {
-    const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key), *calls;
+    const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key), *calls,
+                 *given;
     dt_role role = DT_ROLE_USER;
     const char *word = json_string_value(name);
     DT_TRY(dt_message_check_fields(message, turn));
@@ -215,12 +216,13 @@ static dt_err read_message(dt_messages *m, const json_t *message, size_t turn, c
              "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "
              "function_call)",
              turn, word);
-    DT_TRY(dt_message_read_calls(m, message, turn, role, &calls));
+    DT_TRY(dt_message_read_calls(m, message, turn, role, &calls, &given));
     const bool blank = calls && (!content || json_is_null(content));
     if (!word || (!content && !blank)) return refuse_message(message, turn, role_key, text_key);
     DT_TRY(blank ? dt_messages_add(m, role, "", 0) : read_content(m, content, turn, role));
     dt_message *out = &m->item[m->n - 1];
     out->calls = calls;
+    out->given_calls = given;
     out->content = blank ? DT_CONTENT_NONE : DT_CONTENT_TEXT;
     out->developer = strcmp(word, "developer") == 0;
     DT_TRY(read_fields(m, message, turn));

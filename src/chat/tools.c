@@ -120,10 +120,11 @@ static json_t *read_calls(const json_t *value)
     return NULL;
 }
 
-dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls)
+dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls,
+                             const json_t **given)
 {
     static const char *const keys[] = {"tool_calls", "function_call"};
-    *calls = NULL;
+    *calls = *given = NULL;
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
         const json_t *value = json_object_get(message, keys[k]);
         if (!dt_field_is_set(value)) continue;
@@ -132,7 +133,8 @@ dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn,
         DT_CHECK(!*calls, DT_ERR_DATA, "message %zu: tool_calls and function_call: expected only one of them", turn);
         json_t *parsed = json_is_string(value) ? parse(json_string_value(value), json_string_length(value)) : NULL,
                *list = read_calls(parsed ? parsed : value);
-        json_decref(parsed);
+        if (parsed) DT_TRY(own(m, parsed));
+        *given = parsed ? parsed : value;
         DT_CHECK(list, DT_ERR_DATA,
                  "message %zu: %s: expected {\"function\": {\"name\": TEXT, \"arguments\": {...}}}%s", turn, keys[k],
                  k == 0 ? " in a list" : ", or the inner object");
@@ -158,7 +160,8 @@ dt_err dt_message_read_call_text(dt_messages *m, dt_message *out)
     if (close) calls = close + sizeof end_of_thoughts - 1;
     json_t *value = parse(calls, (size_t)(end - calls)), *list = value ? read_calls(value) : NULL, *call;
     size_t i;
-    json_decref(value);
+    if (value) DT_TRY(own(m, value));
+    out->given_calls = value;
     out->call_is_text = !list;
     if (!list) return DT_OK;
     json_array_foreach(list, i, call)
@@ -236,6 +239,26 @@ static dt_err write_calls(dt_messages *m, dt_message *to)
     return DT_OK;
 }
 
+/* Pass arguments as JSON text: as it is in the record, or written as json.dumps does. */
+static dt_err write_arguments(dt_messages *m, dt_message *to)
+{
+    json_t *copy = json_deep_copy(to->calls), *call;
+    size_t i;
+    json_array_foreach(copy, i, call)
+    {
+        const json_t *one = json_is_array(to->given_calls) ? json_array_get(to->given_calls, i) : to->given_calls,
+                     *inner = json_object_get(one, "function"),
+                     *given = json_object_get(json_is_object(inner) ? inner : one, "arguments");
+        json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+        if (json_is_string(arguments)) continue;
+        char *text = json_is_string(given) && json_string_length(given) > 0 ? NULL : json_dumps(arguments, 0);
+        json_object_set_new(function, "arguments", text ? json_string(text) : json_copy((json_t *)given));
+        free(text);
+    }
+    to->calls = copy;
+    return own(m, copy);
+}
+
 dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)
 {
     c = dt_chat_for(c, m->tools);
@@ -249,6 +272,9 @@ dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)
         m->tools_text = NULL;
     }
     for (int i = 0; i < m->n; i++)
-        if (m->item[i].calls && !dt_chat_writes_calls(c)) DT_TRY(write_calls(m, &m->item[i]));
+        if (m->item[i].calls)
+            DT_TRY(!dt_chat_writes_calls(c) ? write_calls(m, &m->item[i])
+                   : c->call_text           ? write_arguments(m, &m->item[i])
+                                            : DT_OK);
     return DT_OK;
 }

@@ -92,14 +92,15 @@ typedef struct dt_message {
     /* an assistant's reasoning from a separate field, and the field's name; NULL: the text may contain it */
     const char *thoughts, *thoughts_key;
     size_t n_thoughts;
-    const char *no_loss; /* the field that excludes this answer from the loss; NULL: none */
-    bool developer;      /* a system message whose role was written `developer` */
-    const char *name;    /* the field `name`, for templates that write it; NULL: none */
-    const json_t *calls; /* tool calls of an answer, [{function: {name, arguments}}, ...]; NULL: none */
-    const char *call_id; /* of a tool's result: the call's id; NULL: none */
-    const json_t *parts; /* the content as a list of parts, from which text was joined; NULL: it was a text */
-    dt_content content;  /* of an answer with calls. ANY: the text is the calls, and there is no content */
-    bool call_is_text;   /* calls are written as text, because the template writes none, or they are no JSON */
+    const char *no_loss;       /* the field that excludes this answer from the loss; NULL: none */
+    bool developer;            /* a system message whose role was written `developer` */
+    const char *name;          /* the field `name`, for templates that write it; NULL: none */
+    const json_t *calls;       /* tool calls of an answer, [{function: {name, arguments}}, ...]; NULL: none */
+    const json_t *given_calls; /* as the record has them, one or a list */
+    const char *call_id;       /* of a tool's result: the call's id; NULL: none */
+    const json_t *parts;       /* the content as a list of parts, from which text was joined; NULL: it was a text */
+    dt_content content;        /* of an answer with calls. ANY: the text is the calls, and there is no content */
+    bool call_is_text;         /* calls are written as text, because the template writes none, or they are no JSON */
 } dt_message;
 
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
