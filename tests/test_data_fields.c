@@ -80,6 +80,7 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
         {"{" CHAT ", 'sample_weight': 0}", "sample_weight: the record has a weight"},
         {"{" PAIR ", 'weight': 2}", "weight: pairs have no weights"},
         {"{" PAIR ", 'videos': ['a']}", "videos: "},
+        {"{" PAIR ", 'tools': [{'name': 'f'}]}", "tools: plain text cannot have tools"},
         {"{'prompt': [" Q "], 'tools': [1]}", "tools: expected a list"},
         {"{'question': 'q', 'answer': 'a', 'tools': 1}", "tools: expected a list"},
         {"{'prompt': [" Q "], 'chosen': [" A ", {'role': 'tool', 'content': 'r'}, " A "], 'rejected': [" A "]}",

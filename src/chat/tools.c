@@ -159,6 +159,7 @@ dt_err dt_message_read_call_text(dt_messages *m, dt_message *out)
     const char *close = thinks ? memmem(text, out->nbytes, end_of_thoughts, sizeof end_of_thoughts - 1) : NULL;
     if (close) calls = close + sizeof end_of_thoughts - 1;
     json_t *value = parse(calls, (size_t)(end - calls)), *list = value ? read_calls(value) : NULL, *call;
+    bool failed = false;
     size_t i;
     if (value) DT_TRY(own(m, value));
     out->given_calls = value;
@@ -167,9 +168,10 @@ dt_err dt_message_read_call_text(dt_messages *m, dt_message *out)
     json_array_foreach(list, i, call)
     {
         m->n_calls++;
-        if (!json_object_get(call, "id")) json_object_set_new(call, "id", id_of(m->n_calls));
+        failed |= !json_object_get(call, "id") && json_object_set_new(call, "id", id_of(m->n_calls)) != 0;
     }
     DT_TRY(own(m, list));
+    if (failed) return no_memory();
     out->calls = list;
     out->content = DT_CONTENT_ANY;
     if (!close) return DT_OK;
@@ -243,6 +245,7 @@ static dt_err write_calls(dt_messages *m, dt_message *to)
 static dt_err write_arguments(dt_messages *m, dt_message *to)
 {
     json_t *copy = json_deep_copy(to->calls), *call;
+    bool failed = false;
     size_t i;
     json_array_foreach(copy, i, call)
     {
@@ -252,11 +255,13 @@ static dt_err write_arguments(dt_messages *m, dt_message *to)
         json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
         if (json_is_string(arguments)) continue;
         char *text = json_is_string(given) && json_string_length(given) > 0 ? NULL : json_dumps(arguments, 0);
-        json_object_set_new(function, "arguments", text ? json_string(text) : json_copy((json_t *)given));
+        failed |=
+            json_object_set_new(function, "arguments", text ? json_string(text) : json_copy((json_t *)given)) != 0;
         free(text);
     }
     to->calls = copy;
-    return own(m, copy);
+    DT_TRY(own(m, copy));
+    return failed ? no_memory() : DT_OK;
 }
 
 dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)

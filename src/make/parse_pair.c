@@ -104,6 +104,9 @@ static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules 
                         const words completion[DT_N_SIDES])
 {
     if (!rules->as_chat) DT_TRY(dt_check_context(json, false));
+    DT_CHECK(rules->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
+                                !dt_field_is_set(json_object_get(json, "functions"))),
+             DT_ERR_DATA, "tools: plain text cannot have tools; write the record as a conversation with --as-chat");
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
         if (rules->as_chat) {
