@@ -13,7 +13,7 @@ demo:  ## from a bare machine to a trained model, sampled text and a plot of its
 	@MPIRUN="$(MPIRUN)" TEXT="$(TEXT)" tools/demo.sh
 test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped" (docs/testing.md describes the tests)
 	$(MAKEAGAIN) $(HERE) check-quick
-test-full: test-setup  ## run every test; an hour on two cores (SLICE=K/N: part K of N; CAMPAIGNS=1: also long tests with signals and bit flips)
+test-full: test-setup  ## run every test; forty minutes on two cores (SLICE=K/N: part K of N; CAMPAIGNS=1: also long tests with signals and bit flips)
 	$(MAKEAGAIN) check
 test-setup:
 	@MPICC="$(MPICC)" tools/setup.sh test
@@ -91,25 +91,7 @@ $(BUILD)/isas: FORCE
 $(BUILD)/src/device/cpu/cpu.o: CPPFLAGS += $(ISAS:%=-DDT_HAVE_ISA_%)
 $(BUILD)/src/device/cpu/cpu.o $(LIB): $(BUILD)/isas
 
-include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk)
-
-docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, the tables of docs/memory.md, and manual pages from --help
-	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
-	@tools/plan_tables.sh > $(BUILD)/plan_tables && sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && cat $(BUILD)/plan_tables >> docs/memory.md
-	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
-kernels:  ## write docs/data/gpu-kernels.csv: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
-	+@$(MAKE) --no-print-directory BUILD=build/kernels CUDA_ARCHS="80 90 100" build/kernels/libdtrain_cuda.so build/kernels/libdtrain_nccl.so
-	@NVCC=$(NVCC) tools/cuda_kernels.sh build/kernels --csv > docs/data/gpu-kernels.csv
-# unknownMacro, internalAstError: lists of macros and compound literals that it cannot parse;
-# ctuuninitvar: reports arrays that the called function fills.
-CPPCHECK_SKIPS = invalidPointerCast unknownMacro internalAstError ctuuninitvar
-lint:  ## clang-tidy and cppcheck; check citations in comments, and the list of kernels in docs/data/gpu-kernels.csv
-	@tools/check_citations.sh
-	@if ls $(BUILD)/cuda/*.ptxas >/dev/null 2>&1; then tools/cuda_kernels.sh $(BUILD) --compare docs/data/gpu-kernels.csv; fi
-	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr $(CPPCHECK_SKIPS:%=--suppress=%) -Iinclude -D_GNU_SOURCE '-D_Noreturn=__attribute__((noreturn))' --error-exitcode=1 src
-	@clang-tidy --quiet $(LIB_SRC) -- $(CPPFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null) -std=c11 -fopenmp '-DDT_INTERFACE=""'
-format:  ## clang-format in place
-	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
+include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk develop.mk)
 
 info:  ## show what was detected and enabled
 	@echo "version    $(VERSION)"

@@ -95,7 +95,8 @@ template <class T> struct forward_heads {
     T *q, *k, *v;
     float *rstd_q, *rstd_k;
     const int32_t *kv_row, *pos;
-    const float *cos_sin; /* NULL: no rotation */
+    const float *cos_sin, *q_cos_sin; /* NULL: no rotation */
+    int rotary;                       /* columns of a table */
     float sign, eps;
 
     /* Source and destination of head i; v has no weight and no rotation. */
@@ -109,7 +110,7 @@ template <class T> struct forward_heads {
     {
         const row_place p = place_of(i, (unsigned)per_token);
         const int64_t t = p.row, D = shape.width, j = p.in_row - n_heads; /* index among the heads of k, then of v */
-        const float *turn = cos_sin ? cos_sin + pos[t] * D : nullptr;
+        const float *table = j < 0 ? q_cos_sin : cos_sin, *turn = table ? table + pos[t] * (int64_t)rotary : nullptr;
         if (j < 0)
             return {q_from + t * q_from_ld + p.in_row * D, q_norm, q + t * q_ld + p.in_row * D,
                     rstd_q ? rstd_q + t * n_heads + p.in_row : nullptr, turn};
@@ -181,7 +182,7 @@ template <class T> struct backward_heads {
     const float *rstd[2];
     T *dy[2];
     const int32_t *pos;
-    const float *cos_sin;
+    const float *cos_sin[2];
 };
 
 /* Backward of norm and rotation. Block b processes heads b G, ... of q, then advances by gridDim G, then those of k. A
@@ -207,9 +208,9 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
             const pair<T> x = load_pair(s, f.x[which] + p.row * f.x_ld + p.in_row * s.width, col, there);
             pair<T> d = load_pair(s, at, col, there);
             const float rs = there ? f.rstd[which][base + group] : 0.0f;
-            if (f.cos_sin) {
+            if (f.cos_sin[which]) {
                 angles<T> a;
-                a.load(s, f.cos_sin + f.pos[p.row] * (int64_t)s.width, col);
+                a.load(s, f.cos_sin[which] + f.pos[p.row] * (int64_t)s.width, col);
                 d = a.turned(d, -1.0f);
             }
             float dot = 0.0f;
@@ -248,6 +249,64 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
     }
 }
 
+/* ---- other rotations --------------------------------------------------------------------------------------------- */
+
+/* Rotation of the first elements of a head, or of neighbours, without norms. A head has `lanes` items of two vectors.
+ * The first `turning` items cover the elements that rotate, in two parts: vector l of `first` elements, and vector l of
+ * the others. Pairs are between the parts, or, as neighbours, inside a vector. The other items cover the elements that
+ * do not rotate, in the same way. in_place: these are not copied. */
+template <class T, bool neighbours> struct turn_heads {
+    static constexpr int V = vector_elems<T>, TURNS = 2;
+    forward_heads<T> f;
+    int lanes, turning, first, rest;
+    bool in_place, fits;
+
+    struct item {
+        T *to;
+        const float *turn;
+        int low_at, high_at, low_n, high_n;
+        vec<T, V> low, high;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place p = place_of(i, (unsigned)lanes);
+        const typename forward_heads<T>::way w = f.way_of(p.row);
+        const bool turns = p.in_row < turning;
+        const int col = (int)(turns ? p.in_row : p.in_row - turning) * V, begin = turns ? 0 : f.rotary,
+                  n_low = turns ? first : rest, n = turns ? f.rotary : f.shape.width - f.rotary;
+        item t;
+        t.to = w.to;
+        t.turn = turns && w.turn ? w.turn + (neighbours ? col / 2 : col) : nullptr;
+        t.low_at = begin + col, t.high_at = begin + n_low + col;
+        t.low_n = elems_left(col, n_low, V), t.high_n = elems_left(col, n - n_low, V);
+        const T *from = in_place ? w.to : w.from;
+        t.low = load_vec<V>(from + t.low_at, t.low_n, fits && t.low_n == V);
+        t.high = load_vec<V>(from + t.high_at, t.high_n, fits && t.high_n == V);
+        return t;
+    }
+    /* Rotate (a, b) by angle k, counted from the first pair of the vector of the lower part. */
+    __device__ void pair_of(const item &t, int k, T &a, T &b) const
+    {
+        const float x = to_float(a), y = to_float(b), c = t.turn[k], s = f.sign * t.turn[f.rotary / 2 + k];
+        a = from_float<T>(x * c - y * s);
+        b = from_float<T>(y * c + x * s);
+    }
+    __device__ void store(const item &t) const
+    {
+        item y = t;
+#pragma unroll
+        for (int j = 0; j < V && !neighbours; j++)
+            if (t.turn && j < t.high_n) pair_of(t, j, y.low.x[j], y.high.x[j]);
+#pragma unroll
+        for (int j = 0; j < V && neighbours; j += 2) {
+            if (t.turn && j < t.low_n) pair_of(t, j / 2, y.low.x[j], y.low.x[j + 1]);
+            if (t.turn && j < t.high_n) pair_of(t, (first + j) / 2, y.high.x[j], y.high.x[j + 1]);
+        }
+        store_vec(t.to + t.low_at, y.low, t.low_n, fits && t.low_n == V);
+        store_vec(t.to + t.high_at, y.high, t.high_n, fits && t.high_n == V);
+    }
+};
+
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 /* With norms the number of lanes is a power of 2, because of the shuffles. It is at most a warp, because heads have at
@@ -268,15 +327,49 @@ static bool vectors_in(const dt_heads *h, const T *q, const T *kv, const T *to_q
            vectors_fit(0, to_v, h->q_norm, h->k_norm, h->cos_sin);
 }
 
+/* The table of q. */
+static const float *q_table(const dt_heads *h) { return h->q_cos_sin ? h->q_cos_sin : h->cos_sin; }
+
+/* Does only turn_heads compute this rotation? */
+static bool turns_apart(const dt_heads *h)
+{
+    return h->cos_sin && (h->neighbours || dt_heads_rotary_dim(h) < h->head_dim);
+}
+
+template <class T> static void describe(const dt_heads *h, forward_heads<T> *f)
+{
+    f->n_heads = h->n_heads, f->n_kv_heads = h->n_kv_heads;
+    f->per_token = h->n_heads + (f->v ? 2 : 1) * h->n_kv_heads;
+    f->n = h->n_tok * f->per_token;
+    f->q_ld = h->q_ld, f->kv_ld = h->kv_ld;
+    f->pos = h->pos, f->cos_sin = h->cos_sin, f->q_cos_sin = q_table(h), f->rotary = dt_heads_rotary_dim(h);
+    f->eps = h->eps;
+}
+
+template <class T, bool neighbours>
+static dt_err launch_turn(dt_stream *s, const dt_heads *h, forward_heads<T> f, bool in_place)
+{
+    typedef turn_heads<T, neighbours> op;
+    describe(h, &f);
+    f.shape = shape_of<T>(h, false, false);
+    const int half = f.rotary / 2, first = neighbours ? (half + 1) / 2 * 2 : half,
+              rest = (h->head_dim - f.rotary + 1) / 2, turning = (int)ceil_div(first, op::V),
+              lanes = turning + (in_place ? 0 : (int)ceil_div(rest, op::V));
+    const bool fits = vectors_in(h, f.q_from, f.kv_from, f.q, f.k, f.v) &&
+                      vectors_fit((size_t)(first | f.rotary | rest | h->head_dim) * sizeof(T), nullptr);
+    return launch_each(s, op{f, lanes, turning, first, rest, in_place, fits}, f.n * lanes);
+}
+/* f: destinations, and unless in_place, sources. */
+template <class T> static dt_err turn(dt_stream *s, const dt_heads *h, const forward_heads<T> &f, bool in_place)
+{
+    return h->neighbours ? launch_turn<T, true>(s, h, f, in_place) : launch_turn<T, false>(s, h, f, in_place);
+}
+
 template <class T> static dt_err launch_forward(dt_stream *s, const dt_heads *h, forward_heads<T> f)
 {
     const bool norm = f.q_norm != NULL;
+    describe(h, &f);
     f.shape = shape_of<T>(h, norm, vectors_in(h, f.q_from, f.kv_from, f.q, f.k, f.v));
-    f.n_heads = h->n_heads, f.n_kv_heads = h->n_kv_heads;
-    f.per_token = h->n_heads + (f.v ? 2 : 1) * h->n_kv_heads;
-    f.n = h->n_tok * f.per_token;
-    f.q_ld = h->q_ld, f.kv_ld = h->kv_ld;
-    f.pos = h->pos, f.cos_sin = h->cos_sin, f.eps = h->eps;
     const int groups = THREADS / f.shape.lanes, threads = groups * f.shape.lanes;
     if (f.n == 0) return DT_OK;
     if (norm)
@@ -291,6 +384,23 @@ template <class T> static dt_err launch_forward(dt_stream *s, const dt_heads *h,
 
 static int64_t q_width(const dt_heads *h) { return h->n_heads * (int64_t)h->head_dim; }
 
+static dt_heads unrotated(const dt_heads *h)
+{
+    dt_heads plain = *h;
+    plain.cos_sin = plain.q_cos_sin = NULL;
+    return plain;
+}
+
+template <class T> static dt_err forward(dt_stream *s, const dt_heads *h, forward_heads<T> f)
+{
+    if (!turns_apart(h)) return launch_forward(s, h, f);
+    if (!h->q_norm) return turn(s, h, f, false);
+    const dt_heads plain = unrotated(h);
+    DT_TRY(launch_forward(s, &plain, f));
+    f.v = NULL;
+    return turn(s, h, f, true);
+}
+
 dt_err cuda_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
                           float *rstd_k, dt_stream *stream)
 {
@@ -303,7 +413,7 @@ dt_err cuda_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void
         f.q_norm = (const T *)h->q_norm, f.k_norm = (const T *)h->k_norm;
         f.q = (T *)q, f.k = (T *)k, f.v = (T *)v, f.kv_row = h->kv_row;
         f.rstd_q = rstd_q, f.rstd_k = rstd_k, f.sign = 1.0f;
-        return launch_forward(s, h, f);
+        return forward(s, h, f);
     });
     return DT_OK;
 }
@@ -316,7 +426,7 @@ template <class T> static dt_err turn_back(dt_stream *s, const dt_heads *h, T *d
     f.q_from = f.q = dq, f.q_from_ld = h->q_ld;
     f.kv_from = f.k = dk, f.kv_from_ld = h->kv_ld;
     f.sign = -1.0f;
-    return launch_forward(s, h, f);
+    return turns_apart(h) ? turn(s, h, f, true) : launch_forward(s, h, f);
 }
 
 template <class T>
@@ -324,7 +434,11 @@ static dt_err backward(dt_device *dev, dt_stream *s, const dt_heads *h, const T 
                        const float *rstd_k, T *dq, T *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
                        float *scratch)
 {
-    if (!h->q_norm) return turn_back<T>(s, h, dq, dk);
+    const bool apart = turns_apart(h);
+    const dt_heads plain = unrotated(h);
+    if (!h->q_norm || apart) DT_TRY(turn_back<T>(s, h, dq, dk));
+    if (!h->q_norm) return DT_OK;
+    if (apart) h = &plain;
     const T *x_k = x + q_width(h);
     const backward_heads<T> f = {shape_of<T>(h, true, vectors_in<T>(h, x, x_k, dq, dk, NULL)),
                                  h->n_tok,
@@ -336,7 +450,7 @@ static dt_err backward(dt_device *dev, dt_stream *s, const dt_heads *h, const T 
                                  {rstd_q, rstd_k},
                                  {dq, dk},
                                  h->pos,
-                                 h->cos_sin};
+                                 {q_table(h), h->cos_sin}};
     const int64_t turns = ceil_div(h->n_tok * h->n_heads, THREADS / f.shape.lanes),
                   n_parts = dt_min_i64(turns, cuda_norm_parts(dev));
     if (n_parts > 0)

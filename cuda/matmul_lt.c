@@ -287,8 +287,8 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
     return *v == RIGHT;
 }
 
-/* Bits of a form that describe the storage of A and B. */
-enum { STORED = 7 };
+/* Bits of a form that describe the storage of A and B: two for transposes, two for their type. */
+enum { STORED = 15 };
 
 bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
 {

@@ -14,9 +14,10 @@ back="checkpoint.resume=$tmp/b/checkpoints/step-00000004.h5"
 
 # back to step 4 with another rate
 begin
-ends "going back to step 4" 0 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
+ends "going back to step 4" 0 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3 model.chat_template=plain
 expect_text "the folder of the moved checkpoints is logged" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
 expect_text "changed settings are logged" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
+expect_text "a changed chat template is logged" "the new ones: .*model.chat_template: .nothing. -> plain"
 expect "the newer checkpoints are in the left branch" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
 expect "the metrics table is in the left branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
 expect "the left branch keeps its records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"

@@ -125,6 +125,9 @@ checks "the second" no
 echo damaged >"$(remembered)"
 DTRAIN_SIM_WRONG_MATMULS=1 checks "a damaged file, and a library that is wrong for long sums" yes
 expect_text "dtrain's kernels replace the library's matmuls" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
+for type in bf16 fp16; do # which the verdict on fp32 does not contain
+    expect_text "so they do in $type" "self-check: the library computes matmul [0-9x]+, AB', $type, plain incorrectly"
+done
 expect "no result is cached" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"

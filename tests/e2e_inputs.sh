@@ -33,6 +33,14 @@ gemma-2-9b 9241705984
 gemma-2-27b 27227128320
 gemma-3-270m 268098176
 gemma-3-1b 999885952
+olmo-3-7b 7298011136
+olmo-3-32b 32233522176
+seed-oss-36b 36151104512
+phi-3-mini 3821079552
+phi-4 14659507200
+glm-4-9b 9400279040
+glm-4-32b 32566081536
+internlm3-8b 8804241408
 '
 plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 

@@ -30,6 +30,8 @@ run_on 1 mixed-h5 "$tmp/lines.h5:0.7, $tmp/train.h5:0.3"
 run_on 2 mixed "$files/int64.idx:0.7, $tmp/train.h5:0.3" data.verify=true
 expect "several files with weights: the same bits" same_model "$(newest mixed-h5)" "$(newest mixed)"
 expect_text "without checksums, unless they are verified" 'done: 4 steps'
+train 1 glob --check data.train="$files/uint16.*"
+expect_text "a glob of both files names the dataset once" '[,:] 1110 tokens,'
 run_on 1 small $files/uint16.bin model.vocab_size=256
 expect_exit "ids beyond the model's vocabulary" 65
 expect_text "name file and token" 'uint16.bin: tokens\[[0-9]+\] = 256, expected a token id below vocab_size = 256'

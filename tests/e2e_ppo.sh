@@ -175,6 +175,8 @@ refuse() { # NAME CODE TEXT ARGS...
 }
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found none' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3
+refuse "no validation, so no best model" 64 'load_best_model_at_end: task ppo has no validation' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 \
+    data.validation="$tmp/prompts.h5" checkpoint.load_best_model_at_end=true
 refuse "a norm without a scale" 64 'use_score_norm: needs use_score_scaling' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.use_score_norm=true
 refuse "a coefficient that stays 0" 64 'adaptive_kl: expected false, or kl_coef above 0' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.kl_coef=0 ppo.adaptive_kl=true
 refuse "a multiplier between nothing" 64 'lambda_min: expected at most lambda_max = 1, found 2' data.train="$tmp/prompts.h5" ppo.reward_funcs=length:3 ppo.lambda_min=2 ppo.lambda_max=1

@@ -188,4 +188,6 @@ pid=$(ranks_of alone)
 expect "a run without mpirun starts no other process" test -z "$(pgrep -P "$pid")"
 kill -KILL "$pid"
 wait "$alone" 2>/dev/null
+NCCL_TIMEOUT=2 DTRAIN_FAULT=comm.share_text:1:1:hang ends "a rank that hangs before it has the configuration ends the run" 76 train 2 early
+expect_text "and the others say where" 'no progress for 2 s .*phase start, unit configuration'
 e2e_done

@@ -269,4 +269,7 @@ train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
 expect "a resumed run trains the same parts" has 'vision.train: projector -> projector' "$out"
 train 2 aligned "${clip[@]}" vision.train=projector vision.feature_layer=-1 run.max_steps=4
 expect "from the same features" has 'vision_feature_layer: 2 -> 3\|model.vision_feature_layer' "$out"
+train 1 dropping "${clip[@]}" vision.train=projector vision.projector_type=mlp vision.projector_dropout=0.1 run.max_steps=1
+train 1 dropping "${clip[@]}" vision.train=projector vision.projector_type=mlp vision.projector_dropout=0.2 run.max_steps=2
+expect "with another dropout, which is reported" has 'with the new ones: .*vision.projector_dropout: 0.1 -> 0.2' "$out"
 e2e_done

@@ -76,11 +76,15 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
         const char *name;
         dt_st_type type;
         dt_dtype kept;
-    } all[] = {
-        {"gpt2", DT_ST_F32, DT_F32},           {"llama", DT_ST_F32, DT_F32},         {"qwen3", DT_ST_F32, DT_F32},
-        {"mistral_bf16", DT_ST_BF16, DT_BF16}, {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32},
-        {"olmo2", DT_ST_F32, DT_F32},          {"granite", DT_ST_F32, DT_F32},       {"smollm3", DT_ST_F32, DT_F32},
-        {"gemma2", DT_ST_F32, DT_F32},         {"gemma3_text", DT_ST_F32, DT_F32}};
+    } all[] = {{"gpt2", DT_ST_F32, DT_F32},          {"llama", DT_ST_F32, DT_F32},
+               {"qwen3", DT_ST_F32, DT_F32},         {"mistral_bf16", DT_ST_BF16, DT_BF16},
+               {"mistral_bf16", DT_ST_BF16, DT_F32}, {"qwen3_f16", DT_ST_F16, DT_F32},
+               {"olmo2", DT_ST_F32, DT_F32},         {"granite", DT_ST_F32, DT_F32},
+               {"smollm3", DT_ST_F32, DT_F32},       {"gemma2", DT_ST_F32, DT_F32},
+               {"gemma3_text", DT_ST_F32, DT_F32},   {"olmo3", DT_ST_F32, DT_F32},
+               {"seed_oss", DT_ST_F32, DT_F32},      {"phi3", DT_ST_F32, DT_F32},
+               {"glm4", DT_ST_F32, DT_F32},          {"glm", DT_ST_F32, DT_F32},
+               {"internlm3", DT_ST_F32, DT_F32},     {"ministral3", DT_ST_F32, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {

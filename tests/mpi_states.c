@@ -49,12 +49,14 @@ static const struct layout {
     int stage;
     dt_offload optimizer, param;
     dt_dtype dtype;
+    int64_t bucket; /* allgather_bucket_size; 0: no limit. No multiple of a block of 8-bit states */
 } layouts[] = {
-    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},  {1, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},
-    {2, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16}, {3, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},
-    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16}, {1, DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, DT_F32},
-    {2, DT_OFFLOAD_NVME, DT_OFFLOAD_NONE, DT_F32},  {3, DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, DT_BF16},
-    {3, DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, DT_F32},
+    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32, 0},  {1, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32, 0},
+    {2, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16, 0}, {3, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32, 0},
+    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16, 0}, {1, DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, DT_F32, 0},
+    {2, DT_OFFLOAD_NVME, DT_OFFLOAD_NONE, DT_F32, 0},  {3, DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, DT_BF16, 0},
+    {3, DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, DT_F32, 0},  {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32, 1100},
+    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32, 20},
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -68,6 +70,7 @@ static dt_zero_options options(const fixture *f, const struct layout *l, dt_dtyp
                              .state_dtype = state_dtype,
                              .seed = 5,
                              .reproducible = true,
+                             .allgather_bucket_size = l->bucket,
                              .overlap_comm = l->stage & 1,
                              .tied_unit = -1,
                              .offload_optimizer = l->optimizer,

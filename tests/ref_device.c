@@ -197,19 +197,22 @@ void ref_patches(const dt_patches *p, const uint8_t *pixels, float *out)
         }
 }
 
-/* One head of width d; sign -1 turns back. */
-static void turn_head(const float *row, double sign, double *y, int d)
+/* One head; sign -1 turns back. */
+static void turn_head(const dt_heads *h, const float *row, double sign, double *y)
 {
-    for (int i = 0; row && i < d / 2; i++) {
-        const double a = y[i], b = y[d / 2 + i], c = (double)row[i], s = sign * (double)row[d / 2 + i];
-        y[i] = a * c - b * s;
-        y[d / 2 + i] = b * c + a * s;
+    const int half = dt_heads_rotary_dim(h) / 2;
+    for (int i = 0; row && i < half; i++) {
+        double *a = &y[h->neighbours ? 2 * i : i], *b = h->neighbours ? a + 1 : a + half;
+        const double x = *a, z = *b, c = (double)row[i], s = sign * (double)row[half + i];
+        *a = x * c - z * s;
+        *b = z * c + x * s;
     }
 }
 
-static const float *turn_of(const dt_heads *h, const ref_heads *r, int64_t t)
+static const float *turn_of(const dt_heads *h, const ref_heads *r, int64_t t, bool is_q)
 {
-    return r->cos_sin ? r->cos_sin + (int64_t)r->pos[t] * h->head_dim : NULL;
+    const float *table = is_q && r->q_cos_sin ? r->q_cos_sin : r->cos_sin;
+    return table ? table + (int64_t)r->pos[t] * dt_heads_rotary_dim(h) : NULL;
 }
 
 void ref_heads_forward(const dt_heads *h, const ref_heads *r)
@@ -223,7 +226,7 @@ void ref_heads_forward(const dt_heads *h, const ref_heads *r)
             double y[DT_ATTENTION_MAX_HEAD_DIM];
             memcpy(y, r->x + t * h->x_ld + i * d, (size_t)d * sizeof *y);
             if (weight) ref_norm_forward(y, weight, NULL, y, NULL, NULL, 1, d, (double)h->eps);
-            if (!is_v) turn_head(turn_of(h, r, t), 1, y, d);
+            if (!is_v) turn_head(h, turn_of(h, r, t, is_q), 1, y);
             double *to = is_q   ? r->q + t * h->q_ld + i * d
                          : is_v ? r->v + row + (i - Hq - Hk) * d
                                 : r->k + row + (i - Hq) * d;
@@ -240,7 +243,7 @@ void ref_heads_backward(const dt_heads *h, const ref_heads *r, double *dq_norm, 
             const double *x = r->x + t * h->x_ld + i * d, *weight = is_q ? r->q_norm : r->k_norm;
             double *dy = is_q ? r->q + t * h->q_ld + i * d : r->k + t * h->kv_ld + (i - Hq) * d;
             double y[DT_ATTENTION_MAX_HEAD_DIM], dx[DT_ATTENTION_MAX_HEAD_DIM], rstd;
-            turn_head(turn_of(h, r, t), -1, dy, d);
+            turn_head(h, turn_of(h, r, t, is_q), -1, dy);
             if (!weight) continue;
             ref_norm_forward(x, weight, NULL, y, NULL, &rstd, 1, d, (double)h->eps);
             ref_norm_backward(x, weight, NULL, &rstd, dy, dx, is_q ? dq_norm : dk_norm, NULL, 1, d);

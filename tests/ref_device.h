@@ -61,7 +61,7 @@ void ref_patches(const dt_patches *p, const uint8_t *pixels, float *out);
  *  none; kv_row NULL: row t. */
 typedef struct ref_heads {
     const double *x, *q_norm, *k_norm;
-    const float *cos_sin;
+    const float *cos_sin, *q_cos_sin;
     const int32_t *pos, *kv_row;
     double *q, *k, *v; /* v NULL: it stays where it is */
 } ref_heads;

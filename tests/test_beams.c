@@ -446,6 +446,7 @@ static void check_greedy(ref_model *r, const json_t *fixture, const int32_t *eos
                                .n_eos = n_eos,
                                .vocab_size = r->mc.vocab_size,
                                .n_slots = 2,
+                               .recompute_at = dt_model_recompute_length(&r->mc, MAX_LEN),
                                .max_tok = 5,
                                .ledger = &r->ledger};
     const dt_decoder d = dt_decoder_of_model(r->model);
@@ -496,9 +497,10 @@ static void check_fixture(const char *name)
 
 TEST(transformers_finds_the_same)
 {
-    static const char *const names[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
-                                        "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
-                                        "smollm3", "gemma2",       "gemma3_text"};
+    static const char *const names[] = {
+        "gpt2",     "gpt2_variant", "llama",   "llama_linear", "llama_dynamic", "mistral",     "qwen2",
+        "qwen3",    "olmo2",        "granite", "smollm3",      "gemma2",        "gemma3_text", "olmo3",
+        "seed_oss", "phi3_partial", "glm",     "glm4",         "internlm3",     "ministral3",  "phi3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

@@ -17,6 +17,7 @@ enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 /* Arguments of a call. */
 typedef struct form {
     bool norms, turns, cached, plus_one, in_place;
+    bool in_part, neighbours; /* the rotation; q then has a table of its own */
 } form;
 
 /* A call's arrays on the host. */
@@ -24,9 +25,12 @@ typedef struct arrays {
     dt_heads h; /* without addresses */
     form how;
     ref_array x, q, k, v, q_norm, k_norm, rstd_q, rstd_k;
-    float table[N_POS * DT_ATTENTION_MAX_HEAD_DIM];
+    float table[N_POS * DT_ATTENTION_MAX_HEAD_DIM], q_table[N_POS * DT_ATTENTION_MAX_HEAD_DIM];
     int32_t pos[300], kv_row[300];
 } arrays;
+
+/* An even number of elements; of heads of 34 and 25 no whole vectors. */
+static int part_of(int head_dim) { return head_dim < 4 ? 2 : head_dim / 8 * 2 + 2; }
 
 static void make(arrays *a, const struct shape *s, form how, dt_dtype dt)
 {
@@ -41,15 +45,20 @@ static void make(arrays *a, const struct shape *s, form how, dt_dtype dt)
                       .kv_ld = how.in_place ? Q + 2 * K + s->cut : K + s->cut,
                       .eps = 1e-5f,
                       .plus_one = how.plus_one,
+                      .rotary_dim = how.in_part ? part_of(s->head_dim) : 0,
+                      .neighbours = how.neighbours,
                       .dt = dt};
+    const int64_t rotary = dt_heads_rotary_dim(&a->h);
     a->x = ref_random(dt, T * a->h.x_ld, 1, 2);
     a->q = ref_new(dt, T * a->h.q_ld), a->k = ref_new(dt, T * a->h.kv_ld), a->v = ref_new(dt, T * a->h.kv_ld);
     a->q_norm = ref_random(dt, d, 2, 1), a->k_norm = ref_random(dt, d, 3, 1);
     a->rstd_q = ref_new(DT_F32, T * s->n_heads), a->rstd_k = ref_new(DT_F32, T * s->n_kv_heads);
     for (int p = 0; p < N_POS; p++)
-        for (int i = 0; i < d / 2; i++)
-            a->table[p * d + i] = cosf((float)p * 0.1f * (float)i),
-                             a->table[p * d + d / 2 + i] = sinf((float)p * 0.1f * (float)i);
+        for (int i = 0; i < rotary / 2; i++) {
+            float *row = a->table + p * rotary;
+            row[i] = cosf((float)p * 0.1f * (float)i), row[rotary / 2 + i] = sinf((float)p * 0.1f * (float)i);
+        }
+    for (int64_t i = 0; i < N_POS * rotary; i++) a->q_table[i] = a->table[i] * 1.25f;
     for (int t = 0; t < T; t++) a->pos[t] = t * 7 % N_POS, a->kv_row[t] = (int32_t)T - 1 - t;
 }
 
@@ -63,7 +72,9 @@ static dt_heads on_the_device(fixture *f, arrays *a)
 {
     dt_heads h = a->h;
     if (a->how.norms) h.q_norm = ON(a->q_norm), h.k_norm = ON(a->k_norm);
-    if (a->how.turns) h.pos = ARR(a->pos, h.n_tok), h.cos_sin = ARR(a->table, N_POS * h.head_dim);
+    const int64_t n = N_POS * (int64_t)dt_heads_rotary_dim(&h);
+    if (a->how.turns) h.pos = ARR(a->pos, h.n_tok), h.cos_sin = ARR(a->table, n);
+    if (a->how.turns && a->how.neighbours) h.q_cos_sin = ARR(a->q_table, n);
     if (a->how.cached) h.kv_row = ARR(a->kv_row, h.n_tok);
     return h;
 }
@@ -80,11 +91,16 @@ static void run_forward(fixture *f, arrays *a)
         RUN(heads_forward, &h, ON(a->x), ON(a->q), ON(a->k), ON(a->v), rstd_q, rstd_k);
 }
 
-static form form_of(int way) { return (form){way & 1, way >> 1 & 1, way >> 2 & 1, way >> 3 & 1, way >> 4 & 1}; }
+static form form_of(int way)
+{
+    return (form){way & 1, way >> 1 & 1, way >> 2 & 1, way >> 3 & 1, way >> 4 & 1, way >> 5 & 1, way >> 6 & 1};
+}
 
 static bool makes_sense(form how, const struct shape *s)
 {
-    return !(how.turns && s->head_dim % 2) && !(how.cached && how.in_place) && !(how.plus_one && !how.norms);
+    const int rotary = how.in_part ? part_of(s->head_dim) : s->head_dim;
+    return !(how.turns && (rotary % 2 || rotary > s->head_dim)) && !(how.cached && how.in_place) &&
+           !(how.plus_one && !how.norms) && (how.turns || !(how.in_part || how.neighbours));
 }
 
 static ref_heads reference(arrays *a, const double *x, const double *wq, const double *wk, double *q, double *k,
@@ -94,6 +110,7 @@ static ref_heads reference(arrays *a, const double *x, const double *wq, const d
                        .q_norm = a->how.norms ? wq : NULL,
                        .k_norm = a->how.norms ? wk : NULL,
                        .cos_sin = a->how.turns ? a->table : NULL,
+                       .q_cos_sin = a->how.turns && a->how.neighbours ? a->q_table : NULL,
                        .pos = a->pos,
                        .kv_row = a->how.cached ? a->kv_row : NULL,
                        .q = q,
@@ -149,7 +166,7 @@ static void check_forward(fixture *f, const struct shape *s, form how, dt_dtype 
 TEST(heads_arrive_as_they_should)
 {
     for (int i = 0; i < N_SHAPES; i++)
-        for (int way = 0; way < 32; way++)
+        for (int way = 0; way < 128; way++)
             for (int t = 0; t < N_TYPES; t++)
                 if (makes_sense(form_of(way), &shapes[i])) check_forward(*state, &shapes[i], form_of(way), types[t]);
 }
@@ -202,10 +219,10 @@ static void check_backward(fixture *f, const struct shape *s, form how, dt_dtype
 TEST(gradients_come_back)
 {
     for (int i = 0; i < N_SHAPES; i++)
-        for (int way = 0; way < 16; way++)
+        for (int way = 0; way < 64; way++)
             for (int t = 0; t < 2 * N_TYPES; t++)
-                if (makes_sense(form_of(way), &shapes[i]))
-                    check_backward(*state, &shapes[i], form_of(way), types[t % N_TYPES],
+                if (makes_sense(form_of(way % 16 + way / 16 * 32), &shapes[i]))
+                    check_backward(*state, &shapes[i], form_of(way % 16 + way / 16 * 32), types[t % N_TYPES],
                                    t < N_TYPES ? DT_F32 : types[t % N_TYPES]);
 }
 
@@ -320,7 +337,7 @@ TEST(inconsistent_values_are_refused)
     const int32_t pos[1] = {0};
     const dt_heads right = {
         .n_tok = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = 4, .x_ld = 16, .q_ld = 8, .kv_ld = 4};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 9; i++) {
         dt_heads h = right;
         if (i == 0) h.x_ld = 15;
         if (i == 1) h.q_ld = 7;
@@ -328,6 +345,9 @@ TEST(inconsistent_values_are_refused)
         if (i == 3) h.q_norm = ARR(table, 8);
         if (i == 4) h.head_dim = 3, h.cos_sin = ARR(table, 8), h.pos = ARR(pos, 1);
         if (i == 5) h.cos_sin = ARR(table, 8);
+        if (i == 6) h.rotary_dim = 6, h.cos_sin = ARR(table, 8), h.pos = ARR(pos, 1);
+        if (i == 7) h.rotary_dim = 1, h.cos_sin = ARR(table, 8), h.pos = ARR(pos, 1);
+        if (i == 8) h.q_cos_sin = ARR(table, 8);
         assert_fails(TRY(heads_forward, &h, ARR(x, 16), ARR(x, 8), ARR(x, 4), ARR(x, 5), NULL, NULL), DT_ERR_ARG,
                      "heads");
     }

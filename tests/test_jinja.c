@@ -68,6 +68,8 @@ TEST(errors_name_template_and_line)
         {"{% if 1 %}", "expected elif else endif, found the end of the template", false},
         {"{{ 'a' + 1 }}", "values of types str and int have no operator +", false},
         {"{{ 'abc'.center(9) }}", "the method center is not supported", false},
+        {"{{ '99999999999999999999' | int }}", "integers of more than 64 bits are not supported", false},
+        {"{{ 1e30 | int }}", "integers of more than 64 bits are not supported", false},
     };
     dt_jinja_result r;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

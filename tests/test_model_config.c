@@ -47,11 +47,43 @@ TEST(absent_keys_have_the_family_s_defaults)
                 mc.vocab_size == 50304);
     dt_model_config_free(&mc);
 
+    mc = parsed("{'model_type': 'olmo3'}");
+    assert_true(mc.qk_norm_whole && mc.rope_theta == 5e5 && mc.rope_local_theta == 5e5 && mc.sliding_window == 4096);
+    for (int i = 0; i < 32; i++) assert_true(mc.layers[i].slides == (i % 4 != 3));
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'seed_oss'}");
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.attn_pdrop == 0.1 && mc.resid_pdrop == 0.1 &&
+                mc.head_dim == 128 && mc.num_attention_heads == 80 && mc.pad_token_id == 1);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'phi3'}");
+    assert_true(mc.num_key_value_heads == 32 && mc.head_dim == 96 && mc.sliding_window == 0 && !mc.layers &&
+                mc.rope_original_max_position == 4096 && dt_model_rotary_dim(&mc) == 96 && !mc.rope_neighbours);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'glm4', 'eos_token_id': null}");
+    assert_true(mc.qkv_bias && !mc.o_bias && mc.rope_neighbours && dt_model_rotary_dim(&mc) == 64 && mc.n_eos == 3 &&
+                mc.eos_token_id[2] == 151338 && mc.num_key_value_heads == 2);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'ministral3'}");
+    assert_true(mc.rope_type == DT_ROPE_YARN && mc.rope_theta == 1e6 && mc.rope_factor == 16 && !mc.layers &&
+                mc.rope_original_max_position == 16384 && mc.q_scaling_beta == 0.1 && mc.head_dim == 128);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}");
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
+    dt_model_config_free(&mc);
+
     mc = parsed("{'model_type': 'granite', 'logits_scaling': 8}");
     assert_true(mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
                 mc.logits_scaling == 8 && mc.pad_token_id == -1);
     dt_model_config_free(&mc);
 
+    mc = parsed("{'model_type': 'llama', 'vocab_size': 50, 'pad_token_id': -1}"); /* torch: the last row */
+    assert_int_equal(mc.pad_token_id, 49);
+    dt_model_config_free(&mc);
     mc = parsed("{'model_type': 'smollm3', 'pad_token_id': null}");
     assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
                 mc.sliding_window == 0 && mc.rope_theta == 2e6);
@@ -159,7 +191,23 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'llama', 'partial_rotary_factor': 0.5}", "partial_rotary_factor", "0.5"},
         {"{'model_type': 'llama', 'quantization_config': {'bits': 4}}", "quantization_config", "bits"},
         {"{'model_type': 'llama', 'num_local_experts': 8}", "num_local_experts", "8"},
-        {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'longrope'}}", "rope_scaling.rope_type", "longrope"},
+        {"{'model_type': 'llama', 'rope_scaling': {'partial_rotary_factor': 0.5}}",
+         "rope_scaling.partial_rotary_factor", "0.5"},
+        {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'ntk'}}", "rope_scaling.rope_type", "ntk"},
+        {"{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'longrope'}}", "rope_scaling", "short_factor"},
+        {"{'model_type': 'phi3', 'head_dim': 4, 'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1, 1]}}",
+         "rope_scaling", "long_factor"},
+        {"{'model_type': 'phi3', 'head_dim': 4, 'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1]}}",
+         "rope_scaling.short_factor", "a list of 2 numbers"},
+        {"{'model_type': 'phi3', 'head_dim': 4, 'rope_scaling': {'rope_type': 'longrope', 'long_factor': [1, 0]}}",
+         "rope_scaling.long_factor", "a list of 2 numbers above 0"},
+        {"{'model_type': 'phi3', 'head_dim': 4, 'original_max_position_embeddings': 1, 'rope_scaling': {'type': 'su', "
+         "'short_factor': [1, 1], 'long_factor': [1, 2]}}",
+         "original_max_position_embeddings", "more than 1"},
+        {"{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'linear', 'factor': 2}}", "rope_scaling",
+         "default or longrope"},
+        {"{'model_type': 'phi3', 'head_dim': 12, 'partial_rotary_factor': 0.3}", "partial_rotary_factor", "0.3"},
+        {"{'model_type': 'glm4', 'partial_rotary_factor': 1.5}", "partial_rotary_factor", "1.5"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'linear'}}", "rope_scaling", "factor"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'llama3', 'factor': 8}}", "rope_scaling",
          "low_freq_factor"},
@@ -181,6 +229,12 @@ TEST(unsupported_values_are_named_with_file_and_key)
          "a 0 or 1 for each layer"},
         {"{'model_type': 'smollm3', 'no_rope_layer_interval': 0}", "no_rope_layer_interval", "0"},
         {"{'model_type': 'gemma3'}", "gemma3", "image tower"},
+        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'mistral'}}", "mistral3", "MistralForCausalLM"},
+        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}", "mistral3",
+         "model_type ministral3"},
+        {"{'model_type': 'ministral3', 'rope_theta': 7}", "rope_theta", "rope_parameters"},
+        {"{'model_type': 'ministral3', 'rope_parameters': {'type': 'dynamic', 'factor': 2, 'llama_4_scaling_beta': 1}}",
+         "rope_parameters.rope_type", "does not depend"},
         {"{'model_type': 'gemma2', 'final_logit_softcapping': 0}", "final_logit_softcapping", "0"},
         {"{'model_type': 'gemma2', 'use_bidirectional_attention': true}", "use_bidirectional_attention", "true"},
         {"{'model_type': 'gemma3_text', 'attn_logit_softcapping': 50}", "attn_logit_softcapping", "50"},
@@ -375,10 +429,10 @@ TEST(names_are_the_words_that_are_read)
         dt_model_config_free(&mc);
     }
     for (int rope = DT_ROPE_DEFAULT; rope < DT_N_ROPE; rope++) {
-        char json[160];
+        char json[256];
         snprintf(json, sizeof json,
-                 "{'model_type': 'llama', 'rope_scaling': {'rope_type': '%s', 'factor': 2, 'low_freq_factor': 1, "
-                 "'high_freq_factor': 4}}",
+                 "{'model_type': 'llama', 'head_dim': 4, 'rope_scaling': {'rope_type': '%s', 'factor': 2, "
+                 "'low_freq_factor': 1, 'high_freq_factor': 4, 'short_factor': [1, 1], 'long_factor': [2, 2]}}",
                  dt_rope_name((dt_rope_type)rope));
         dt_model_config mc = parsed(json);
         assert_int_equal(mc.rope_type, rope);
@@ -517,7 +571,7 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
     const int64_t d = mc->head_dim;
     float *table = calloc((size_t)(n_pos * d), sizeof *table);
     assert_non_null(table);
-    dt_model_rope_rows(mc, n_pos, 0, n_pos, table);
+    dt_model_rope_rows(mc, false, n_pos, 0, n_pos, table);
     const double c = (double)table[d + i], s = (double)table[d + d / 2 + i];
     free(table);
     *scale = hypot(c, s);
@@ -572,6 +626,22 @@ TEST(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one)
     dt_model_config_free(&mc);
 }
 
+TEST(longrope_chooses_its_divisors_by_the_length)
+{
+    dt_model_config mc =
+        parsed("{'model_type': 'phi3', 'head_dim': 8, 'partial_rotary_factor': 0.5, "
+               "'max_position_embeddings': 64, 'original_max_position_embeddings': 16, 'rope_scaling': "
+               "{'type': 'longrope', 'short_factor': [1, 2], 'long_factor': [3, 4]}}");
+    double scale;
+    assert_true(dt_model_rope_constant_length(&mc) == 16 && dt_model_max_length(&mc) == 64);
+    mc.head_dim = 4, mc.partial_rotary_factor = 1; /* the same table */
+    assert_true(fabs(frequency(&mc, 0, 16, &scale) - 1) < 1e-7 && fabs(frequency(&mc, 1, 16, &scale) - 0.005) < 1e-7);
+    assert_true(fabs(frequency(&mc, 0, 17, &scale) - 1.0 / 3) < 1e-7 &&
+                fabs(frequency(&mc, 1, 17, &scale) - 0.0025) < 1e-7);
+    assert_true(fabs(scale - sqrt(1.5)) < 1e-6); /* 1 + ln 4 / ln 16 */
+    dt_model_config_free(&mc);
+}
+
 TEST(rotary_rows_of_a_piece_match_the_whole_table)
 {
     enum { D = 8, N = 12 };
@@ -584,10 +654,10 @@ TEST(rotary_rows_of_a_piece_match_the_whole_table)
                  RULES[k]);
         dt_model_config mc = parsed(text);
         float whole[N * D], piece[N * D], shorter[N * D];
-        dt_model_rope_rows(&mc, N, 0, N, whole);
-        dt_model_rope_rows(&mc, N, 4, 3, piece);
+        dt_model_rope_rows(&mc, false, N, 0, N, whole);
+        dt_model_rope_rows(&mc, false, N, 4, 3, piece);
         assert_memory_equal(piece, &whole[4 * D], 3 * D * sizeof(float));
-        dt_model_rope_rows(&mc, N - 1, 0, N, shorter); /* the dynamic rule looks at the length, no other does */
+        dt_model_rope_rows(&mc, false, N - 1, 0, N, shorter); /* the dynamic rule looks at the length, no other does */
         assert_int_equal(memcmp(shorter, whole, sizeof whole) != 0, k == 0);
         dt_model_config_free(&mc);
     }

@@ -35,9 +35,10 @@ static void check_model(const char *name, const char *config) { check_built(name
 
 TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
 {
-    static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
-                                        "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
-                                        "smollm3", "gemma2",       "gemma3_text"};
+    static const char *const CASES[] = {
+        "gpt2",     "gpt2_variant", "llama",        "llama_linear", "llama_dynamic", "mistral",     "qwen2",
+        "qwen3",    "olmo2",        "granite",      "smollm3",      "gemma2",        "gemma3_text", "olmo3",
+        "seed_oss", "phi3",         "phi3_partial", "glm",          "glm4",          "internlm3",   "ministral3"};
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/model/%s.json", CASES[c]);

@@ -5,9 +5,10 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 32 };
-static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
-                                    "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
-                                    "smollm3", "gemma2",       "gemma3_text"};
+static const char *const CASES[] = {
+    "gpt2",     "gpt2_variant", "llama",        "llama_linear", "llama_dynamic", "mistral",     "qwen2",
+    "qwen3",    "olmo2",        "granite",      "smollm3",      "gemma2",        "gemma3_text", "olmo3",
+    "seed_oss", "phi3",         "phi3_partial", "glm",          "glm4",          "internlm3",   "ministral3"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {

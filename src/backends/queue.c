@@ -45,6 +45,7 @@ static void reach_dt_heads(dt_device *dev, dt_heads *d)
     REACH(d->k_norm);
     REACH(d->pos);
     REACH(d->cos_sin);
+    REACH(d->q_cos_sin);
 }
 
 static void reach_dt_attention(dt_device *dev, dt_attention *d)

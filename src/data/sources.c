@@ -202,6 +202,17 @@ static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources 
                    dt_plural(n_all), why);
 }
 
+/* Is paths[i] the index of a Megatron dataset that an earlier path names by its tokens? */
+static bool is_named_already(char *const *paths, int i)
+{
+    const size_t n = strlen(paths[i]);
+    if (!dt_has_ending(paths[i], ".idx")) return false;
+    for (int k = 0; k < i; k++)
+        if (dt_has_ending(paths[k], ".bin") && strlen(paths[k]) == n && !strncmp(paths[k], paths[i], n - 4))
+            return true;
+    return false;
+}
+
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
@@ -220,7 +231,7 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     for (int i = 0; i < n_paths && err == DT_OK; i++) {
         dt_phase_enter(opt->phase, "open", "data");
         err = dt_phase_poll(opt->phase);
-        if (err == DT_OK) err = add_file(s, paths[i], opt);
+        if (err == DT_OK && !is_named_already(paths, i)) err = add_file(s, paths[i], opt);
     }
     dt_list_free(paths, n_paths);
     DT_TRY(err);

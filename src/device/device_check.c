@@ -113,9 +113,11 @@ dt_err dt_heads_check(const dt_heads *h, bool has_v)
              "internal: heads: invalid sizes: %d and %d heads of %d (1 to %d), row strides %" PRId64 " %" PRId64
              " %" PRId64,
              h->n_heads, h->n_kv_heads, h->head_dim, DT_ATTENTION_MAX_HEAD_DIM, h->x_ld, h->q_ld, h->kv_ld);
-    DT_CHECK(!h->cos_sin || (d % 2 == 0 && h->pos), DT_ERR_ARG,
-             "internal: heads: rotation needs an even head_dim and pos, found head_dim %d%s", h->head_dim,
-             h->pos ? "" : " and no pos");
+    const int rotary = dt_heads_rotary_dim(h);
+    DT_CHECK(!h->cos_sin || (rotary > 0 && rotary <= d && rotary % 2 == 0 && h->pos), DT_ERR_ARG,
+             "internal: heads: rotation needs an even rotary_dim of at most head_dim, and pos, found %d of %d%s",
+             rotary, h->head_dim, h->pos ? "" : " and no pos");
+    DT_CHECK(!h->q_cos_sin || h->cos_sin, DT_ERR_ARG, "internal: heads: a table for q only");
     DT_CHECK(!h->q_norm == !h->k_norm, DT_ERR_ARG, "internal: heads: only %s has a norm: expected both or none",
              h->q_norm ? "q" : "k");
     return DT_OK;

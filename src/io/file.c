@@ -258,17 +258,17 @@ dt_err dt_write_file_atomic(const char *path, const char *text, size_t nbytes)
 
 static dt_err copy_pieces(int in, const char *from, int out, const char *to)
 {
-    enum { PIECE = 1 << 15 };
-    char *piece = malloc(PIECE);
-    dt_err err = piece ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
+    enum { CHUNK = 1 << 15 };
+    char *chunk = malloc(CHUNK);
+    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to copy %s", from);
     while (err == DT_OK) {
-        const ssize_t n = read(in, piece, PIECE);
+        const ssize_t n = read(in, chunk, CHUNK);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) err = dt_fail_errno(DT_ERR_DATA, from, "cannot be read");
         if (n <= 0) break;
-        err = write_all(out, to, piece, (size_t)n);
+        err = write_all(out, to, chunk, (size_t)n);
     }
-    free(piece);
+    free(chunk);
     return err;
 }
 

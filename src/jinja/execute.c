@@ -40,12 +40,13 @@ static flow run_body(dt_jctx *x, dt_jscope *s, const dt_jnode *body, dt_jbuf *ou
     return f;
 }
 
-/* Render a body in its own scope, and return its text. */
-static dt_jv captured(dt_jctx *x, dt_jscope *s, const dt_jnode *body)
+/* Render a body in its own scope to a text. After a break or continue the text is not used. */
+static flow capture(dt_jctx *x, dt_jscope *s, const dt_jnode *body, dt_jv *text)
 {
     dt_jbuf b = {0};
-    run_body(x, new_scope(x, s), body, &b);
-    return dt_jbuf_value(&b);
+    const flow f = run_body(x, new_scope(x, s), body, &b);
+    *text = dt_jbuf_value(&b);
+    return f;
 }
 
 /* Apply a filter chain to text: the innermost filter, which has no left operand, receives it. */
@@ -190,6 +191,22 @@ static void print(dt_jctx *x, dt_jbuf *out, dt_jv v)
     dt_jbuf_add(x, out, v.u.s, v.n);
 }
 
+static flow run_set_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
+{
+    dt_jv text;
+    const flow f = capture(x, s, node->kid[1], &text);
+    if (f == NEXT) assign(x, s, node->kid[0], filtered(x, s, node->kid[2], text));
+    return f;
+}
+
+static flow run_filter_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
+{
+    dt_jv text;
+    const flow f = capture(x, s, node->kid[0], &text);
+    if (f == NEXT) print(x, out, filtered(x, s, node->kid[1], text));
+    return f;
+}
+
 static flow run_one(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     switch (node->kind) {
@@ -211,11 +228,9 @@ static flow run_one(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out
         assign(x, s, node->kid[0], dt_jinja_eval(x, s, node->kid[1]));
         break;
     case DT_JN_SET_BLOCK:
-        assign(x, s, node->kid[0], filtered(x, s, node->kid[2], captured(x, s, node->kid[1])));
-        break;
+        return run_set_block(x, s, node);
     case DT_JN_FILTER_BLOCK:
-        print(x, out, filtered(x, s, node->kid[1], captured(x, s, node->kid[0])));
-        break;
+        return run_filter_block(x, s, node, out);
     case DT_JN_MACRO:
         dt_jinja_set(x, s, node->name, new_macro(x, s, node));
         break;

@@ -1,6 +1,7 @@
 /* filters.c - filters of Jinja2 that chat templates use (jinja2/filters.py), and transformers' tojson. */
 #include "strings.h"
 
+#include <errno.h>
 #include <math.h>
 
 #define FILTER(name) static dt_jv name(dt_jctx *x, dt_jv v, const dt_jv *a, const dt_jargs *args)
@@ -81,29 +82,54 @@ FILTER(tojson)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
+#define LARGE_INTEGER "integers of more than 64 bits are not supported"
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* Copy a text without the underscores that separate digits. False: an underscore is elsewhere, or the text has
+ * characters that only C's functions accept. */
+static bool copy_number(dt_jv v, char *text)
+{
+    for (size_t i = 0; i < v.n; i++) {
+        const char c = v.u.s[i];
+        const bool between = c == '_' && i > 0 && i + 1 < v.n && is_digit(v.u.s[i - 1]) && is_digit(v.u.s[i + 1]);
+        if (!c || strchr("xXpP(", c) || (c == '_' && !between)) return false;
+        if (c != '_') *text++ = c;
+    }
+    return v.n > 0;
+}
+
 /* Convert a text to a number as int() or float() does. */
 static bool read_number(dt_jctx *x, dt_jv v, bool whole, dt_jv *out)
 {
     char *end;
     v = dt_jstring_strip(x, v, (dt_jv){0}, DT_JSTRIP_LEFT | DT_JSTRIP_RIGHT);
     char *text = dt_jinja_alloc(x, v.n + 1);
-    memcpy(text, v.u.s, v.n);
-    if (v.n == 0 || strpbrk(text, "xXpP") || strlen(text) != v.n) return false;
-    if (whole) {
-        *out = dt_jv_int(strtoll(text, &end, 10));
+    if (!copy_number(v, text)) return false;
+    if (!whole) {
+        *out = dt_jv_float(strtod(text, &end));
         return *end == '\0';
     }
-    *out = dt_jv_float(strtod(text, &end));
+    errno = 0;
+    *out = dt_jv_int(strtoll(text, &end, 10));
+    if (*end == '\0' && errno == ERANGE) dt_jinja_fail(x, LARGE_INTEGER);
     return *end == '\0';
+}
+
+/* int() of a float. */
+static dt_jv whole_part(dt_jctx *x, double f)
+{
+    if (fabs(f) >= 0x1p63) dt_jinja_fail(x, LARGE_INTEGER);
+    return dt_jv_int((int64_t)f);
 }
 FILTER(to_int)
 {
     dt_jv out, otherwise = given(a[0]) ? a[0] : dt_jv_int(0);
     if (given(a[1])) dt_jinja_fail(x, "int: a base is not supported");
     if (v.kind == DT_J_BOOL) return dt_jv_int(v.u.b);
+    if (v.kind == DT_J_FLOAT) return isnan(v.u.f) ? otherwise : whole_part(x, v.u.f);
     if (v.kind == DT_J_STRING && read_number(x, v, true, &out)) return out;
-    if (v.kind == DT_J_STRING && !read_number(x, v, false, &v)) return otherwise;
-    if (v.kind == DT_J_FLOAT) return isfinite(v.u.f) && fabs(v.u.f) < 9e18 ? dt_jv_int((int64_t)v.u.f) : otherwise;
+    if (v.kind == DT_J_STRING && read_number(x, v, false, &out) && isfinite(out.u.f)) return whole_part(x, out.u.f);
     return v.kind == DT_J_INT ? v : otherwise;
 }
 FILTER(to_float)
@@ -116,7 +142,8 @@ FILTER(to_float)
 FILTER(absolute)
 {
     if (v.kind == DT_J_FLOAT) return dt_jv_float(fabs(v.u.f));
-    return dt_jv_to_int(x, v, "abs") < 0 ? dt_jinja_binary(x, "-", dt_jv_int(0), v) : v;
+    v = dt_jv_int(dt_jv_to_int(x, v, "abs")); /* of True: 1 */
+    return v.u.i < 0 ? dt_jinja_binary(x, "-", dt_jv_int(0), v) : v;
 }
 FILTER(rounded)
 {
@@ -128,7 +155,7 @@ FILTER(rounded)
     if (strcmp(how.u.s, "ceil") == 0) return dt_jv_float(ceil(f * scale) / scale);
     if (strcmp(how.u.s, "floor") == 0) return dt_jv_float(floor(f * scale) / scale);
     if (strcmp(how.u.s, "common") != 0) dt_jinja_fail(x, "round: expected common, ceil or floor, found %.40s", how.u.s);
-    if (v.kind != DT_J_FLOAT && digits >= 0) return v;
+    if (v.kind != DT_J_FLOAT && digits >= 0) return dt_jv_int(dt_jv_to_int(x, v, "round"));
     if (v.kind != DT_J_FLOAT) dt_jinja_fail(x, "round of an integer before its point is not supported");
     if (digits < 0) return dt_jv_float(rint(f / pow(10, -(double)digits)) * pow(10, -(double)digits));
     char text[640]; /* the longest has 309 digits before the decimal point */

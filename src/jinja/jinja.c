@@ -93,35 +93,28 @@ const dt_jfunction *dt_jinja_global(const char *name)
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
-static void parse(dt_jctx *x, dt_jinja *t, const char *text, size_t nbytes)
+/* Parse with x, which is cleared. */
+static dt_err parse_with(dt_jctx *x, dt_jinja *t, const char *text, size_t nbytes)
 {
-    t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
+    DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes, DT_ERR_DATA, "%s: expected text in UTF-8, found other bytes",
+             t->name);
+    x->name = t->name;
+    x->line = 1;
+    if (setjmp(x->escape) == 0) t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
+    t->arena = x->arena;
+    return x->err;
 }
 
 dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes)
 {
     dt_jinja *t = calloc(1, sizeof *t);
-    *out = NULL;
-    DT_CHECK(t && (t->name = strdup(name)), DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
-    if (dt_utf8_valid(text, nbytes) != nbytes) {
-        dt_jinja_close(t);
-        return dt_fail(DT_ERR_DATA, "%s: expected text in UTF-8, found other bytes", name);
-    }
     dt_jctx *x = calloc(1, sizeof *x);
-    if (!x) {
-        dt_jinja_close(t);
-        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
-    }
-    x->name = t->name;
-    x->line = 1;
-    if (setjmp(x->escape) == 0) parse(x, t, text, nbytes);
-    const dt_err err = x->err;
-    t->arena = x->arena;
+    const bool room = t && x && (t->name = strdup(name));
+    const dt_err err =
+        room ? parse_with(x, t, text, nbytes) : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
     free(x);
-    if (err == DT_OK)
-        *out = t;
-    else
-        dt_jinja_close(t);
+    *out = err == DT_OK ? t : NULL;
+    if (err != DT_OK) dt_jinja_close(t);
     return err;
 }
 

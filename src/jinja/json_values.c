@@ -1,6 +1,8 @@
 /* json_values.c - converts JSON to values, and values to JSON as Python's json.dumps. */
 #include "jinja_private.h"
 
+#include <math.h>
+
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json)
 {
     dt_jv v = dt_jv_none();
@@ -147,6 +149,8 @@ static void dump(dumper *d, dt_jv v)
         dump_list(d, v.u.list);
     else if (v.kind == DT_J_DICT)
         dump_dict(d, v);
+    else if (v.kind == DT_J_FLOAT && !isfinite(v.u.f))
+        dt_jbuf_say(d->x, d->b, isnan(v.u.f) ? "NaN" : v.u.f > 0 ? "Infinity" : "-Infinity");
     else if (dt_jv_is_number(v))
         put_string(d, dt_jv_str(d->x, v));
     else

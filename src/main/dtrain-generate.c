@@ -258,7 +258,7 @@ static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_
         g->n_slots = (int32_t)beams * g->n_prompts;
     }
     if (a->opt.stream) g->n_slots = 1;
-    if (beams <= 1) g->n_prompts = count_prompts(a, g->n_slots);
+    if (beams <= 1) g->n_prompts = g->recompute_at > 0 ? 0 : count_prompts(a, g->n_slots);
     g->max_tok = (int32_t)(longest_prompt * g->n_slots < PREFILL_TOK ? longest_prompt * g->n_slots : PREFILL_TOK);
     if (g->max_tok < g->n_slots) g->max_tok = g->n_slots;
 }
@@ -301,6 +301,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
         n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
+    g.recompute_at = a->opt.beams.n_beams > 1 ? 0 : dt_model_recompute_length(&a->frozen.mc, max_len);
     size_passes(a, &g, n_mine, n_prompt);
     generate_size_images(a, &g, n_images);
     g.on_token = a->opt.stream ? stream_token : print_when_finished;
@@ -315,6 +316,7 @@ static dt_err converse(app *a)
     const int64_t wanted = a->opt.context > 0 ? a->opt.context : CHAT_LEN, len = wanted < limit ? wanted : limit;
     dt_generate_options g = make_options(a);
     g.n_slots = 1;
+    g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
     g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
     generate_size_images(a, &g, INT32_MAX);
     /* also at stage 0, so that all ranks learn of failures on rank 0 */

@@ -167,6 +167,26 @@ done:
     return err;
 }
 
+/* Before the configuration is known, a rank that stops would keep the others waiting: only its default limits them. */
+static double first_timeout(void)
+{
+    enum { DEFAULT_TIMEOUT_S = 1800 }; /* of comm.timeout */
+    const char *text = getenv("NCCL_TIMEOUT");
+    const double given = text ? strtod(text, NULL) : 0;
+    return given >= 1 ? given : DEFAULT_TIMEOUT_S;
+}
+
+static dt_err share_config_in_time(const options *o, dt_comm *comm, dt_run *run)
+{
+    dt_watchdog *watchdog;
+    comm->timeout_s = first_timeout();
+    dt_phase_enter(&run->phase, "start", "configuration");
+    DT_TRY(dt_watchdog_start(&watchdog, &run->phase, comm, comm->timeout_s));
+    const dt_err err = share_config(o, comm, run);
+    dt_watchdog_stop(watchdog);
+    return err;
+}
+
 /* Print an error message once, on the rank that reports. A requested stop is not an error for the user. */
 static void tell(dt_err err, bool speaks)
 {
@@ -202,7 +222,7 @@ static int run_ranks(const options *o)
     if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
     if (err == DT_OK && !comm.threads)
         DT_WARN("this MPI does not provide MPI_THREAD_MULTIPLE, so the watchdog may be unable to end a hung job");
-    if (err == DT_OK) err = share_config(o, &comm, &run);
+    if (err == DT_OK) err = share_config_in_time(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
 
     tell(err, dt_comm_prints_error(&comm));

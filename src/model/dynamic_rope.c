@@ -1,5 +1,6 @@
-/* dynamic_rope.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the
- * frequencies of all positions depend on the length of their sequence.
+/* dynamic_rope.c - the rules of rotary embedding that depend on the length of a sequence (algorithms.md 8.5). With the
+ * dynamic rule, beyond max_position_embeddings, P, the frequencies of all positions depend on the length. With
+ * longrope they have one value up to original_max_position_embeddings, here also P, and another beyond it.
  *
  * A sequence is a range that attends to itself: a row, or a document of a packed row. Each is rotated by its own
  * length, independently of the rest of the micro-batch and of the model's maximum length. transformers does the same
@@ -13,17 +14,19 @@
  * disagree on new tokens: cached states depend on lengths before the final one was known. They agree up to P, and for
  * the first token after a prompt.
  *
- * The table's first P rows are constant. Rows for longer sequences of this micro-batch follow, at most one per token.
- * Sequences of equal length share rows, and rows of the last micro-batch are reused. */
+ * The table's first P rows are constant. With longrope a second table follows, for all positions of longer sequences.
+ * With the dynamic rule, rows for longer sequences of this micro-batch follow, at most one per token. Sequences of
+ * equal length share rows, and rows of the last micro-batch are reused. */
 #include "model_private.h"
 #include <stdlib.h>
 
 void dt_dynamic_rope_size(dt_model *m)
 {
-    const int64_t P = m->mc->max_position_embeddings, longest = m->opt.max_pos;
-    const bool grows = m->mc->rope_type == DT_ROPE_DYNAMIC && longest > P;
+    const int64_t P = dt_model_rope_constant_length(m->mc), longest = m->opt.max_pos;
+    const bool grows = longest > P, two = m->mc->rope_type == DT_ROPE_LONGROPE;
     m->dynamic.base_rows = m->mc->rope_type == DT_ROPE_NONE ? 0 : grows ? P : longest;
-    m->dynamic.max_rows = grows ? m->opt.max_tok : 0;
+    m->dynamic.long_rows = grows && two ? longest : 0;
+    m->dynamic.max_rows = grows && !two ? m->opt.max_tok : 0;
 }
 
 dt_err dt_dynamic_rope_open(dt_model *m)
@@ -63,13 +66,13 @@ static const struct dynamic_rows *find(const struct dynamic_rope *k, const struc
 static dt_err fill(dt_model *m, const dt_batch *b)
 {
     struct dynamic_rope *k = &m->dynamic;
-    const int64_t width = m->mc->head_dim;
+    const int64_t width = dt_model_rotary_dim(m->mc);
     k->n_have = k->n_rows = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         struct dynamic_rows need = needed(m, b, s);
         if (need.n == 0 || find(k, &need)) continue;
         need.row = (int32_t)k->base_rows + k->n_rows;
-        dt_model_rope_rows(m->mc, need.length, need.first, need.n, k->host + k->n_rows * width);
+        dt_model_rope_rows(m->mc, false, need.length, need.first, need.n, k->host + k->n_rows * width);
         k->n_rows += need.n;
         k->have[k->n_have++] = need;
     }
@@ -77,9 +80,18 @@ static dt_err fill(dt_model *m, const dt_batch *b)
                         m->stream);
 }
 
+/* The second table, for sequences that are longer than the first. */
+static void use_long_rows(dt_model *m, const dt_batch *b)
+{
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t i = 0, n = needed(m, b, s).n; i < n; i++)
+            m->host.pos[b->seq_start[s] + i] += (int32_t)m->dynamic.base_rows;
+}
+
 dt_err dt_dynamic_rope_batch(dt_model *m, const dt_batch *b)
 {
     bool missing = false;
+    if (m->dynamic.long_rows > 0) use_long_rows(m, b);
     if (m->dynamic.max_rows == 0) return DT_OK;
     for (int32_t s = 0; s < b->n_seq && !missing; s++) {
         const struct dynamic_rows need = needed(m, b, s);

@@ -1,13 +1,17 @@
 /* hidden_states.c - the last block's output for each token, after the final norm: for text embeddings. */
 #include "head.h"
+#include <string.h>
 
 /* Convert 16-bit values to float in place. They are stored at the end of the float buffer, so none is overwritten
  * before it is read. */
 static void widen(float *x, dt_dtype dt, int64_t n)
 {
-    const uint16_t *narrow = (const uint16_t *)x + n;
-    for (int64_t i = 0; i < n && dt != DT_F32; i++)
-        x[i] = dt == DT_F16 ? dt_f16_to_float(narrow[i]) : dt_bf16_to_float(narrow[i]);
+    const char *from = (const char *)x + 2 * n;
+    for (int64_t i = 0; i < n && dt != DT_F32; i++) {
+        uint16_t narrow;
+        memcpy(&narrow, from + 2 * i, sizeof narrow);
+        x[i] = dt == DT_F16 ? dt_f16_to_float(narrow) : dt_bf16_to_float(narrow);
+    }
 }
 
 dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden)

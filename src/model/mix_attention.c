@@ -58,6 +58,9 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .cos_sin = b->traits.unrotated                 ? NULL
                                  : b->traits.slides && m->rope_local ? m->rope_local
                                                                      : m->rope,
+                      .q_cos_sin = b->traits.unrotated ? NULL : m->rope_q,
+                      .rotary_dim = (int)dt_model_rotary_dim(mc),
+                      .neighbours = mc->rope_neighbours,
                       .dt = m->opt.dtype};
 }
 

@@ -230,7 +230,8 @@ struct dynamic_rows {
 struct dynamic_rope {
     /* constant rows; rows of this part, 0: no sequence can be that long, or the rule does not depend on the length */
     int64_t base_rows, max_rows;
-    float *host;               /* [max_rows, head_dim], pinned */
+    int64_t long_rows;         /* of longrope, instead: for sequences that are longer than base_rows */
+    float *host;               /* [max_rows, rotary dimension], pinned */
     struct dynamic_rows *have; /* [max_seq] rows currently in the table */
     int32_t n_have, n_rows;
 };
@@ -305,8 +306,10 @@ struct dt_model {
     bool placeholders_learn; /* the rows that replace placeholder embeddings receive gradients */
 
     dt_buf activations, kept, data, staging, table;
-    float *rope;       /* [dynamic.base_rows + dynamic.max_rows, head_dim]; NULL: learned positions */
-    float *rope_local; /* [dynamic.base_rows, head_dim], of the layers with a window; NULL: rope */
+    /* [.., dt_model_rotary_dim] */
+    float *rope;       /* base_rows + max_rows + long_rows of `dynamic`; NULL: learned positions */
+    float *rope_local; /* [dynamic.base_rows], of the layers with a window; NULL: rope */
+    float *rope_q;     /* [dynamic.base_rows], of queries; NULL: that of keys */
     struct dynamic_rope dynamic;
     void **x; /* [n_x]: inputs of stages starting at first_kept; the last is the output */
     int64_t n_x;

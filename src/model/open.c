@@ -340,7 +340,8 @@ static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct arena *a = &arenas[ACTIVATIONS];
-    const int64_t rope_rows = m->dynamic.base_rows + m->dynamic.max_rows;
+    const int64_t base_rows = m->dynamic.base_rows, width = dt_model_rotary_dim(m->mc),
+                  rope_rows = base_rows + m->dynamic.max_rows + m->dynamic.long_rows;
     place_staging(m, &arenas[STAGING], &arenas[DATA]);
     m->x[0] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     place_set(m, a, 0);
@@ -349,10 +350,11 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     m->kept_hidden = m->opt.keeps_hidden ? dt_take(&arenas[KEPT], m->opt.max_tok, m->C, m->elem) : NULL;
     place_kept(m, a);
     if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
-    m->rope = dt_take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
+    m->rope = dt_take(&arenas[TABLE], rope_rows, width, sizeof(float));
     if (rope_rows == 0) m->rope = NULL;
     const bool local = m->mc->rope_local_theta > 0 && m->mc->sliding_window > 0;
-    m->rope_local = local ? dt_take(&arenas[TABLE], m->dynamic.base_rows, m->mc->head_dim, sizeof(float)) : NULL;
+    m->rope_local = local ? dt_take(&arenas[TABLE], base_rows, width, sizeof(float)) : NULL;
+    m->rope_q = m->mc->q_scaling_beta > 0 ? dt_take(&arenas[TABLE], base_rows, width, sizeof(float)) : NULL;
 }
 
 static dt_err check_cache(const dt_model_options *o)
@@ -577,18 +579,18 @@ static dt_err allocate(dt_model *m)
 }
 
 /* Copies blocks of rows, so that host memory does not grow with the length. */
-static dt_err fill_rope(dt_model *m, const dt_model_config *rule, float *table)
+static dt_err fill_rope(dt_model *m, const dt_model_config *rule, bool of_q, float *table, int64_t n_rows)
 {
     enum { PIECE = 64 };
     if (!table) return DT_OK;
-    const int64_t n_rows = m->dynamic.base_rows, width = m->mc->head_dim;
+    const int64_t width = dt_model_rotary_dim(m->mc);
     const size_t row_nbytes = (size_t)width * sizeof(float);
     float *piece = malloc(PIECE * row_nbytes);
     DT_CHECK(piece, DT_ERR_MEMORY, "out of memory for %d rows of a rotary table", PIECE);
     dt_err err = DT_OK;
     for (int64_t first = 0; first < n_rows && err == DT_OK; first += PIECE) {
         const int64_t n = dt_min_i64(PIECE, n_rows - first);
-        dt_model_rope_rows(rule, n_rows, first, n, piece);
+        dt_model_rope_rows(rule, of_q, n_rows, first, n, piece);
         err = m->ops->copy(m->dev, table + first * width, piece, (size_t)n * row_nbytes, m->stream);
         if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
     }
@@ -601,8 +603,12 @@ static dt_err fill_ropes(dt_model *m)
     dt_model_config local = *m->mc;
     local.rope_type = DT_ROPE_DEFAULT;
     local.rope_theta = local.rope_local_theta;
-    DT_TRY(fill_rope(m, m->mc, m->rope));
-    return fill_rope(m, &local, m->rope_local);
+    const int64_t base_rows = m->dynamic.base_rows;
+    DT_TRY(fill_rope(m, m->mc, false, m->rope, base_rows));
+    if (m->dynamic.long_rows > 0)
+        DT_TRY(fill_rope(m, m->mc, false, m->rope + base_rows * dt_model_rotary_dim(m->mc), m->dynamic.long_rows));
+    DT_TRY(fill_rope(m, m->mc, true, m->rope_q, base_rows));
+    return fill_rope(m, &local, false, m->rope_local, base_rows);
 }
 
 /* Fill the index lists for class tokens. */

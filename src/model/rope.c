@@ -1,6 +1,6 @@
 /* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Computed in
- * double: an angle is position times frequency, and in float it loses four digits at position 10^4. Only the dynamic
- * rule depends on the length of a sequence (dynamic_rope.c). */
+ * double: an angle is position times frequency, and in float it loses four digits at position 10^4. Only the rules
+ * dynamic and longrope depend on the length of a sequence (dynamic_rope.c). */
 #include "model_private.h"
 #include <math.h>
 
@@ -20,7 +20,7 @@ static double llama3_frequency(const dt_model_config *mc, double f)
 /* The dimension that completes n rotations over the original length. */
 static double yarn_dimension(const dt_model_config *mc, double n_turns)
 {
-    return (double)mc->head_dim * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) /
+    return (double)dt_model_rotary_dim(mc) * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) /
            (2 * log(mc->rope_theta));
 }
 
@@ -32,7 +32,7 @@ static double yarn_frequency(const dt_model_config *mc, double f, int64_t i)
         b = ceil(b);
     }
     a = fmax(a, 0);
-    b = fmin(b, (double)mc->head_dim - 1);
+    b = fmin(b, (double)dt_model_rotary_dim(mc) - 1);
     if (a == b) b += 0.001;
     const double ramp = fmin(fmax(((double)i - a) / (b - a), 0), 1);
     return f * (1 - ramp) + f / mc->rope_factor * ramp;
@@ -47,9 +47,17 @@ static double yarn_scale(const dt_model_config *mc)
     return 0.1 * log_factor + 1;
 }
 
+static double longrope_scale(const dt_model_config *mc)
+{
+    const double O = (double)mc->rope_original_max_position,
+                 factor = mc->rope_factor > 0 ? mc->rope_factor : (double)mc->max_position_embeddings / O;
+    if (mc->rope_attention_factor > 0) return mc->rope_attention_factor;
+    return factor > 1 ? sqrt(1 + log(factor) / log(O)) : 1;
+}
+
 static double frequency(const dt_model_config *mc, int64_t i, int64_t length)
 {
-    const double d = (double)mc->head_dim, longest = (double)mc->max_position_embeddings;
+    const double d = (double)dt_model_rotary_dim(mc), longest = (double)mc->max_position_embeddings;
     double theta = mc->rope_theta;
     if (mc->rope_type == DT_ROPE_DYNAMIC && (double)length > longest) {
         const double s = mc->rope_factor;
@@ -59,19 +67,41 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t length)
     if (mc->rope_type == DT_ROPE_LINEAR) return f / mc->rope_factor;
     if (mc->rope_type == DT_ROPE_LLAMA3) return llama3_frequency(mc, f);
     if (mc->rope_type == DT_ROPE_YARN) return yarn_frequency(mc, f, i);
+    if (mc->rope_type == DT_ROPE_LONGROPE)
+        return f / (length > mc->rope_original_max_position ? mc->rope_long : mc->rope_short)[i];
     return f;
 }
 
-void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first, int64_t n, float *cos_sin)
+int64_t dt_model_rope_constant_length(const dt_model_config *mc)
 {
-    const int64_t half = mc->head_dim / 2;
-    const double scale = mc->rope_type == DT_ROPE_YARN ? yarn_scale(mc) : 1;
+    if (mc->rope_type == DT_ROPE_DYNAMIC) return mc->max_position_embeddings;
+    return mc->rope_type == DT_ROPE_LONGROPE ? mc->rope_original_max_position : INT64_MAX;
+}
+
+int32_t dt_model_recompute_length(const dt_model_config *mc, int64_t longest)
+{
+    const int64_t length = dt_model_rope_constant_length(mc);
+    return mc->rope_type == DT_ROPE_LONGROPE && length < longest ? (int32_t)length : 0;
+}
+
+/* The factor of a query at this position, which its rotation applies. */
+static double q_scale(const dt_model_config *mc, int64_t pos)
+{
+    return 1 + mc->q_scaling_beta * log(1 + floor((double)pos / (double)mc->rope_original_max_position));
+}
+
+void dt_model_rope_rows(const dt_model_config *mc, bool of_q, int64_t length, int64_t first, int64_t n, float *cos_sin)
+{
+    const int64_t width = dt_model_rotary_dim(mc), half = width / 2;
+    const double scale = mc->rope_type == DT_ROPE_YARN       ? yarn_scale(mc)
+                         : mc->rope_type == DT_ROPE_LONGROPE ? longrope_scale(mc)
+                                                             : 1;
     for (int64_t i = 0; i < half; i++) {
         const double f = frequency(mc, i, length);
         for (int64_t r = 0; r < n; r++) {
-            const double angle = (double)(first + r) * f;
-            cos_sin[r * mc->head_dim + i] = (float)(scale * cos(angle));
-            cos_sin[r * mc->head_dim + half + i] = (float)(scale * sin(angle));
+            const double angle = (double)(first + r) * f, s = of_q ? scale * q_scale(mc, first + r) : scale;
+            cos_sin[r * width + i] = (float)(s * cos(angle));
+            cos_sin[r * width + half + i] = (float)(s * sin(angle));
         }
     }
 }

@@ -63,15 +63,27 @@ COUNT(layernorm_backward)
 /* Bytes: the heads of q and k and `others` more, each moved `passes` times, and the angles of the tokens once. */
 static double moved_heads(const dt_heads *h, int others, int passes)
 {
-    const double heads = (double)(h->n_heads + h->n_kv_heads + others), angles = h->cos_sin ? sizeof(float) : 0;
-    return (double)h->n_tok * h->head_dim * (passes * heads * size_of(h->dt) + angles);
+    const double heads = (double)(h->n_heads + h->n_kv_heads + others),
+                 angles = (h->cos_sin ? sizeof(float) : 0) + (h->q_cos_sin ? sizeof(float) : 0);
+    return (double)h->n_tok * (h->head_dim * passes * heads * size_of(h->dt) + dt_heads_rotary_dim(h) * angles);
 }
 
-COUNT(heads_forward) { count_moves(dev, s, "heads_forward", moved_heads(&x->h, x->v ? x->h.n_kv_heads : 0, 2)); }
+/* With norms, partial rotations and those of neighbours are launches of their own (cuda/heads.cu). */
+static bool turns_apart(const dt_heads *h)
+{
+    return h->q_norm && h->cos_sin && (h->neighbours || dt_heads_rotary_dim(h) < h->head_dim);
+}
+
+COUNT(heads_forward)
+{
+    count_moves(dev, s, "heads_forward", moved_heads(&x->h, x->v ? x->h.n_kv_heads : 0, 2));
+    if (turns_apart(&x->h)) count_moves(dev, s, "heads_forward", moved_heads(&x->h, 0, 2));
+}
 
 COUNT(heads_backward)
 {
     if (!x->h.q_norm && !x->h.cos_sin) return;
+    if (turns_apart(&x->h)) count_moves(dev, s, "heads_backward", moved_heads(&x->h, 0, 2));
     count_moves(dev, s, "heads_backward", moved_heads(&x->h, 0, x->h.q_norm ? 3 : 2));
     count_moves(dev, s, "heads_backward",
                 weights_gradients((x->dq_norm != NULL) + (x->dk_norm != NULL), x->h.head_dim));

@@ -1,5 +1,5 @@
-/* signals.c - a signal only sets a flag. The vote of the superstep turns it into a decision of all ranks. Signals
- * require global flags; these and the log are the only global state.
+/* signals.c - a signal only sets a flag. The vote of the superstep turns it into a decision of all ranks. The flag is
+ * global, because signals are sent to the process.
  *
  * There is no signal handler. All threads block the signals, and one thread waits for them. The reason is oneDNN 2.6:
  * it stores data further below the stack pointer than the 128 bytes that the kernel preserves, so a signal frame

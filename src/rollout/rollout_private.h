@@ -39,6 +39,7 @@ struct dt_rollout {
     dt_loader *prompts;          /* t->train; NULL: none */
     int64_t n_prompts;           /* per epoch */
     int32_t max_prompt, max_len; /* maximum tokens of a prompt and of a row */
+    int32_t recompute_at;        /* of dt_generate_options */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */

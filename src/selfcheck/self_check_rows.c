@@ -121,20 +121,22 @@ static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
 }
 
 /* Both devices read the angles from a table, so they rotate equally. way & 1: norms; & 2: k and v are written to
- * rows of a cache; & 4: the norms add 1 to their weights. */
+ * rows of a cache; & 4: the norms add 1 to their weights; & 8: half of a head rotates; & 16: neighbours rotate, those
+ * of q by a table of their own. */
 static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
     enum { TOK = 61, POS = 20, HQ = 3, HK = 2 };
     const int64_t d = head_dim, x_ld = (HQ + 2 * HK) * d + head_dim % 16, q_ld = HQ * d, kv_ld = 2 * HK * d;
     int32_t pos[TOK], row[TOK];
     for (int t = 0; t < TOK; t++) pos[t] = t * 7 % POS, row[t] = (t * 5 + 3) % TOK;
-    begin(c, "heads_forward, heads_backward, heads of %d%s%s%s, %s", head_dim, way & 1 ? ", norms" : "",
-          way & 4 ? " of weights plus 1" : "", way & 2 ? ", into a cache" : "", dt_dtype_name(dt));
+    begin(c, "heads_forward, heads_backward, heads of %d%s%s%s%s%s, %s", head_dim, way & 1 ? ", norms" : "",
+          way & 4 ? " of weights plus 1" : "", way & 2 ? ", into a cache" : "", way & 8 ? ", in part" : "",
+          way & 16 ? ", neighbours" : "", dt_dtype_name(dt));
     const array x = put(c, dt, TOK * x_ld, 1), q = room(c, dt, TOK * q_ld), kv = room(c, dt, TOK * kv_ld),
                 rstd_q = room(c, DT_F32, TOK * HQ), rstd_k = room(c, DT_F32, TOK * HK), w = put(c, dt, 2 * d, 1),
                 dq = put(c, dt, TOK * q_ld, 1), dk = put(c, dt, TOK * kv_ld, 1), dw = put(c, DT_F32, 2 * d, 1),
-                table = put(c, DT_F32, POS * d, 1), at_pos = put_bytes(c, pos, sizeof *pos, TOK),
-                at_row = put_bytes(c, row, sizeof *row, TOK),
+                table = put(c, DT_F32, POS * d, 1), q_table = put(c, DT_F32, POS * d, 1),
+                at_pos = put_bytes(c, pos, sizeof *pos, TOK), at_row = put_bytes(c, row, sizeof *row, TOK),
                 scratch = room(c, DT_F32, LARGER_OF(c, norm_scratch_elems, d));
     EACH_DEVICE (c) {
         const dt_heads h = {.n_tok = TOK,
@@ -151,6 +153,9 @@ static void heads(check *c, dt_dtype dt, int head_dim, int way)
                             .plus_one = way & 4,
                             .pos = at(c, at_pos),
                             .cos_sin = at(c, table),
+                            .q_cos_sin = way & 16 ? at(c, q_table) : NULL,
+                            .rotary_dim = way & 8 ? head_dim / 2 : 0,
+                            .neighbours = way & 16,
                             .dt = dt};
         RUN(c, heads_forward, &h, at(c, x), at(c, q), at(c, kv), way & 2 ? at(c, part(kv, HK * d, 0)) : NULL,
             way & 1 ? at(c, rstd_q) : NULL, way & 1 ? at(c, rstd_k) : NULL);
@@ -408,6 +413,7 @@ void check_rows_cases(check *c)
         patches(c, dt, 48, 16, 0);
         for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
         heads(c, dt, 96, 1 | 4);
+        for (int way = 8; way < 32; way += 8) heads(c, dt, 128, way), heads(c, dt, 72, way | 1 | 2);
         bias_backward(c, dt);
         sums(c, dt);
         add_scaled(c, dt);

@@ -81,6 +81,8 @@ dt_err run_best_check(const dt_run *run)
     if (run->total_steps == 0) return DT_OK;
     if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* validations are compared even if neither key is set */
     if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
+    DT_CONFIG_CHECK(!cfg->data_validation[0] || run->task.n_validation > 0, cfg, section, key,
+                    "task %s has no validation", cfg->run_task);
     DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
                     "early_stopping_patience", "needs validations during the run; set data.validation_steps");

@@ -29,7 +29,9 @@ static const struct {
     {"scheduler", "on_extend", CHANGE_IGNORED},
     {"model", "attention", CHANGE_IGNORED},
     {"model", "activation_checkpointing", CHANGE_IGNORED},
-    {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
+    {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
+    {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
+    {"model", NULL, CHANGE_IGNORED},             /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
     {"data", "document_mask", CHANGE_REFUSED},
@@ -45,7 +47,8 @@ static const struct {
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
     {"vision", "train", CHANGE_REFUSED},
-    {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, above */
+    {"vision", "projector_dropout", CHANGE_REPORTED},
+    {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
     {"checkpoint", "greater_is_better", CHANGE_REPORTED},
     {"checkpoint", NULL, CHANGE_IGNORED},

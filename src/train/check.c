@@ -60,7 +60,7 @@ static int64_t n_checkpoints(const dt_run *run)
     const int64_t steps = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps),
                   limit = run->cfg.checkpoint_save_total_limit;
     const int64_t n = steps > 0 ? (run->total_steps + steps - 1) / steps : 1;
-    return limit > 0 && limit + 1 < n ? limit + 1 : n; /* the oldest is deleted after the newest is complete */
+    return limit > 0 && limit < n - 1 ? limit + 1 : n; /* the oldest is deleted after the newest is complete */
 }
 
 static dt_err check_space(const dt_run *run, const char *dir)

@@ -431,13 +431,23 @@ static int64_t longest_of_all(const zero_layout *l)
     return n;
 }
 
-/** Elements per rank in one collective that moves at most `bucket` elements over nranks; bucket <= 0: no limit. */
-static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
+/** Multiple of align: elements per rank in one collective that moves at most `bucket` elements over nranks;
+ *  bucket <= 0: no limit. */
+static int64_t aligned_per_rank(int64_t bucket, int nranks, int64_t longest, int64_t align)
 {
     if (bucket <= 0) return longest;
-    const int64_t n = dt_max_i64(bucket / nranks / DT_SHARD_ALIGN * DT_SHARD_ALIGN, DT_SHARD_ALIGN);
+    const int64_t n = dt_max_i64(bucket / nranks / align * align, align);
     return n < longest ? n : longest;
 }
+
+static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
+{
+    return aligned_per_rank(bucket, nranks, longest, DT_SHARD_ALIGN);
+}
+
+/** Elements that the trained part of a shard is a multiple of: an update starts and ends with whole blocks of states.
+ */
+static int64_t update_align(const zero_layout *l) { return l->state_dtype == DT_I8 ? DT_BLOCK8 : DT_SHARD_ALIGN; }
 
 /** Bytes per element of the widest gathered type: a parameter, or at stage 0 an optimizer state. */
 static size_t widest_gathered(const zero_layout *l)
@@ -456,8 +466,9 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
                   longest = longest_of_all(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->group_nranks, longest);
-    l->update_per_rank =
-        per_rank(UPDATE_BUCKET, l->group_nranks, l->gather_per_rank < trained ? l->gather_per_rank : trained);
+    l->update_per_rank = aligned_per_rank(UPDATE_BUCKET, l->group_nranks, trained, update_align(l));
+    if (l->gather_per_rank < l->update_per_rank)
+        l->update_per_rank = aligned_per_rank(l->gather_per_rank, 1, trained, update_align(l));
     size_t reduce = 0, gather = 0, update = 0;
     if (l->has_grads && l->nranks > 1 && (l->reduce_per_rank < charge || l->grad_sent != l->grad_dtype))
         reduce = (size_t)(l->nranks * l->reduce_per_rank) * dt_dtype_size(l->grad_sent);
@@ -608,8 +619,8 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = unit->flat_len[p];
-        ul->part[p].shards = aligned_shards(len, l->nranks, l->n_groups,
-                                            p == DT_TRAINED && l->state_dtype == DT_I8 ? DT_BLOCK8 : DT_SHARD_ALIGN);
+        ul->part[p].shards =
+            aligned_shards(len, l->nranks, l->n_groups, p == DT_TRAINED ? update_align(l) : DT_SHARD_ALIGN);
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
         ul->part[p].space = ul->part[p].whole ? DT_ON_DEVICE : l->away_space;
     }

@@ -26,7 +26,7 @@ static void try_units(const dt_model_config *mc)
         for (int t = 0; t < units[u].n_tensors; t++) must(units[u].tensors[t].n_elems > 0);
     dt_model_free_units(units, n_units);
     float table[2 * 4096];
-    if (mc->rope_type != DT_ROPE_NONE && mc->head_dim <= 4096) dt_model_rope_rows(mc, 2, 0, 2, table);
+    if (mc->rope_type != DT_ROPE_NONE && mc->head_dim <= 4096) dt_model_rope_rows(mc, false, 2, 0, 2, table);
 }
 
 static void try_config(const char *text)

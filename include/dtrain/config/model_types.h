@@ -11,6 +11,13 @@
     TYPE(qwen2) \
     TYPE(qwen3) \
     TYPE(olmo2) \
+    TYPE(olmo3) \
+    TYPE(seed_oss) \
+    TYPE(internlm3) \
+    TYPE(ministral3) \
+    TYPE(phi3) \
+    TYPE(glm) \
+    TYPE(glm4) \
     TYPE(granite) \
     TYPE(smollm3) \
     TYPE(gemma2) \

@@ -147,9 +147,10 @@ typedef struct dt_rmsnorm {
  *      q' = turned(norm(q)),  k' = turned(norm(k)),  v' = v
  *
  *  norm    RMSNorm over each head, as rmsnorm_forward computes it; without weights none
- *  turned  rotary embedding, halves layout (algorithms.md 8.4): the pairs (i, i + head_dim/2) of token t rotate by the
- *          angle in row pos[t] of cos_sin, float [n_pos, head_dim]: cos for i < head_dim/2, then sin; cos_sin NULL: no
- *          rotation
+ *  turned  rotary embedding of the first r = rotary_dim elements (algorithms.md 8.4): pair i < r/2 of token t rotates
+ *          by the angle in row pos[t] of cos_sin, float [n_pos, r]: cos for i < r/2, then sin; cos_sin NULL: no
+ *          rotation. Pair i is (i, i + r/2), or (2i, 2i + 1) if neighbours. q_cos_sin: another table for q, whose
+ *          angles may have a factor; NULL: cos_sin
  *
  *  The result of each step is rounded to dt. A row of x contains q, k and v of a token, in this order. The row distance
  *  of q' is q_ld, that of k' and v' kv_ld. k' and v' of token t are stored in row kv_row[t] (distinct rows of a cache);
@@ -163,9 +164,13 @@ typedef struct dt_heads {
     float eps;
     bool plus_one; /* of dt_rmsnorm */
     const int32_t *pos;
-    const float *cos_sin;
+    const float *cos_sin, *q_cos_sin;
+    int rotary_dim; /* 0: head_dim */
+    bool neighbours;
     dt_dtype dt;
 } dt_heads;
+
+static inline int dt_heads_rotary_dim(const dt_heads *h) { return h->rotary_dim ? h->rotary_dim : h->head_dim; }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 

@@ -160,6 +160,9 @@ typedef struct dt_generate_options {
      * part of the prompt that is not shared (dt_sequence_shared). If all are in use, a sequence waits. 0: a sequence
      * has its prompt in its own slot */
     int32_t n_prompts;
+    /* When a text has grown beyond this length, its cache is computed again, because all its tokens then rotate
+     * otherwise (dt_model_recompute_length); 0: never. Only without n_prompts; a beam search ignores it */
+    int32_t recompute_at;
     /* maximum tokens of a forward pass, at least n_slots: long prompts are divided into several passes */
     int32_t max_tok;
     /* of a vision-language model whose prompts have images, on any rank in lockstep; else NULL. An image's placeholders

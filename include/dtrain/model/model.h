@@ -28,6 +28,7 @@ typedef enum dt_rope_type {
     DT_ROPE_DYNAMIC,
     DT_ROPE_LLAMA3,
     DT_ROPE_YARN,
+    DT_ROPE_LONGROPE,
     DT_N_ROPE
 } dt_rope_type;
 enum { DT_MAX_EOS = 16 };
@@ -65,6 +66,10 @@ typedef struct dt_model_config {
     double rope_attention_factor, rope_mscale, rope_mscale_all_dim; /* 0: not given */
     bool rope_truncate;
     int64_t rope_original_max_position;
+    double *rope_short, *rope_long; /* [rotary dimension / 2] divisors of frequencies (longrope) */
+    double partial_rotary_factor;   /* heads rotate this part of their elements */
+    bool rope_neighbours;           /* pairs are neighbours, else (i, i + half) */
+    double q_scaling_beta;          /* queries grow with the position: algorithms.md 8.1; 0: not */
     double attn_pdrop, embd_pdrop, resid_pdrop;
     int32_t bos_token_id; /* -1: none */
     int32_t pad_token_id; /* its embedding gets no gradient from lookups, as in transformers; -1: none */
@@ -76,6 +81,11 @@ typedef struct dt_model_config {
     dt_vision_config *vision;
 } dt_model_config;
 
+/** Number of rotated elements of a head; 0: no rotary embedding. */
+static inline int64_t dt_model_rotary_dim(const dt_model_config *mc)
+{
+    return (int64_t)((double)mc->head_dim * mc->partial_rotary_factor);
+}
 /** Properties of layer i. */
 static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
 {
@@ -151,9 +161,15 @@ int64_t dt_model_layer_of(const dt_model_config *mc, const char *name);
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /** Rows of a rotary table for dt_heads.cos_sin (cos, then sin; algorithms.md 8.5), computed in double: positions first
- *  .. first+n-1 of a sequence of `length` tokens. Only the dynamic rule depends on the length. cos_sin: out [n,
- *  head_dim], host. */
-void dt_model_rope_rows(const dt_model_config *mc, int64_t length, int64_t first, int64_t n, float *cos_sin);
+ *  .. first+n-1 of a sequence of `length` tokens. Only the rules dynamic and longrope depend on the length. of_q: for
+ *  dt_heads.q_cos_sin. cos_sin: out [n, dt_model_rotary_dim], host. */
+void dt_model_rope_rows(const dt_model_config *mc, bool of_q, int64_t length, int64_t first, int64_t n, float *cos_sin);
+/** The length up to which the rules dynamic and longrope do not depend on it; other rules: INT64_MAX. */
+int64_t dt_model_rope_constant_length(const dt_model_config *mc);
+
+/** The length beyond which generation computes the cache of a text again, as in transformers: that of longrope, if a
+ *  text of `longest` tokens exceeds it. 0: none. */
+int32_t dt_model_recompute_length(const dt_model_config *mc, int64_t longest);
 
 /** Maximum useful sequence length: max_position_embeddings, times the factor of the linear, dynamic and yarn rules. */
 int64_t dt_model_max_length(const dt_model_config *mc);

@@ -13,7 +13,7 @@
     "token %" PRId32 " stands for an image in this model, but the dataset has no images: expected a dataset made "     \
     "with dtrain-data --images, or texts without this token"
 
-enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16, N_PIECES = 64, PIECE = 1024 };
+enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16, N_CHUNKS = 64, CHUNK = 1024 };
 
 static const dt_array *tokens_of(const dt_dataset *d, int side) { return &d->column[dt_part_elements(side)]; }
 static const dt_array *offsets_of(const dt_dataset *d, int side) { return &d->column[dt_part_offsets(side)]; }
@@ -250,11 +250,11 @@ static dt_err hash_offsets(void *hash, int64_t first, int64_t n, const uint64_t 
 static dt_err hash_documents(dt_dataset *d, uint64_t *hash)
 {
     const dt_array *tokens = tokens_of(d, DT_SIDE_FIRST);
-    uint32_t ids[PIECE];
-    const int64_t n = dt_min_i64(tokens->n_elems, PIECE);
+    uint32_t ids[CHUNK];
+    const int64_t n = dt_min_i64(tokens->n_elems, CHUNK);
     DT_TRY(dt_dataset_each_block(d, DT_SIDE_FIRST, hash_offsets, hash));
-    for (int64_t i = 0; i < N_PIECES && n > 0; i++) {
-        const int64_t first = (tokens->n_elems - n) * i / (N_PIECES - 1);
+    for (int64_t i = 0; i < N_CHUNKS && n > 0; i++) {
+        const int64_t first = (tokens->n_elems - n) * i / (N_CHUNKS - 1);
         DT_TRY(dt_array_read(tokens, first, n, ids));
         *hash = dt_mix64(*hash ^ dt_checksum(ids, first, n, sizeof *ids));
     }

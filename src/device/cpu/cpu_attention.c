@@ -1,8 +1,8 @@
-/* cpu_attention.c - which thread does which tile of attention.
+/* cpu_attention.c - divides attention into parts, and parts among threads.
  *
- * Threads take the next part of a list that none writes down: parts are numbered by walking through the sequences, and
- * each thread remembers where in the walk it stands. Long parts come first within a sequence, so that the last ones to
- * finish are short. */
+ * Parts are numbered sequence by sequence, and threads take the next number. The list of parts is not stored: each
+ * thread walks through the sequences up to its number, and keeps its position. Within a sequence the longest parts come
+ * first, so that threads finish at about the same time. */
 #include "cpu.h"
 #include <omp.h>
 #include <stdatomic.h>
@@ -10,13 +10,13 @@
 typedef enum part_kind { BY_QUERIES, BY_GROUP /* of heads that share a key head */, BY_KEYS, BY_SEQUENCE } part_kind;
 typedef void part_function(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
-/* Where a walk through the parts stands: the parts of sequence seq begin with number base. */
+/* Position in the walk: the parts of sequence seq begin with number base. */
 typedef struct walk {
     int seq;
     int64_t base;
 } walk;
 
-/* Queries or keys of a part. By groups: as many tokens as their heads fill a tile with rows. */
+/* Queries or keys of a part. BY_GROUP: the tokens whose heads fill the rows of a tile. */
 static int32_t tile_len(const dt_attention *at, part_kind kind)
 {
     const int group = at->n_heads / at->n_kv_heads;
@@ -33,7 +33,7 @@ static int32_t n_tiles(const dt_attention *at, part_kind kind, int seq)
     return (int32_t)cpu_n_chunks(n, tile_len(at, kind));
 }
 
-/* Part number index, at or after the walk's place. False past the end. */
+/* Find part number index, which is at or after the walk's position. False after the last part. */
 static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t index, dt_attention_part *part)
 {
     const int n_heads = kind == BY_QUERIES ? at->n_heads : at->n_kv_heads;
@@ -63,7 +63,7 @@ static bool find_part(const dt_attention *at, part_kind kind, walk *w, int64_t i
     return false;
 }
 
-/* dkv: 2 * dkv_rows * padded head_dim floats a thread, or NULL. */
+/* dkv: dkv_elems floats per thread, or NULL. */
 static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention_args *a, part_kind kind,
                       part_function *run, float *dkv, int64_t dkv_elems)
 {
@@ -100,13 +100,13 @@ dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void 
     return DT_OK;
 }
 
-/* One pass a sequence and key head keeps all threads busy when there are as many of those as threads. */
+/* Does backward take one pass per sequence and key head? Only if there are enough of them for all threads. */
 static bool by_sequence(const cpu_state *cpu, const dt_attention *at)
 {
     return (int64_t)at->n_seq * at->n_kv_heads >= cpu->n_threads;
 }
 
-/* Floats of dk and dv sums that a thread holds: of all keys of the longest sequence, or of one tile, as work is cut. */
+/* Floats of a thread's sums of dk and dv: for all keys of the longest sequence, or for one tile of keys. */
 static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
 {
     const int64_t v = dt_attention_v_dim(at), width = v > at->head_dim ? v : at->head_dim,
@@ -115,7 +115,7 @@ static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
     return 2 * padded * n_tiles_at_most * DT_ATTENTION_K_TILE;
 }
 
-/* First what each thread sums dk and dv in, then delta. */
+/* The threads' sums of dk and dv, then delta. */
 int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
     const cpu_state *cpu = cpu_of(dev);

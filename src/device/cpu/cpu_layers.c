@@ -235,6 +235,13 @@ static dt_rmsnorm norm_of(const dt_heads *h)
     return (dt_rmsnorm){.width = h->head_dim, .eps = h->eps, .plus_one = h->plus_one, .dt = h->dt};
 }
 
+/* Rotate one head; turn NULL: not. */
+static void rotate(const cpu_state *cpu, const dt_heads *h, void *head, const float *turn, bool inverse)
+{
+    const int64_t half = dt_heads_rotary_dim(h) / 2;
+    if (turn) (h->neighbours ? cpu->k->rope_neighbours : cpu->k->rope)(head, turn, half, inverse, h->dt);
+}
+
 /* Copy one head, with norm if there is a weight, and rotate the copy. Returns the norm's rstd. */
 static float pass_head(const cpu_state *cpu, const dt_heads *h, const void *from, const void *weight, void *to,
                        const float *turn)
@@ -245,14 +252,16 @@ static float pass_head(const cpu_state *cpu, const dt_heads *h, const void *from
         rstd = cpu->k->rmsnorm_forward(&norm, from, weight, to);
     else if (to != from)
         memcpy(to, from, (size_t)h->head_dim * dt_dtype_size(h->dt));
-    if (turn) cpu->k->rope(to, turn, h->head_dim / 2, false, h->dt);
+    rotate(cpu, h, to, turn, false);
     return rstd;
 }
 
-static const float *turn_of(const dt_heads *h, int64_t t)
+/* Token t's row of the table of q, or of k. */
+static const float *turn_of(const dt_heads *h, const float *table, int64_t t)
 {
-    return h->cos_sin ? h->cos_sin + (int64_t)h->head_dim * h->pos[t] : NULL;
+    return table ? table + (int64_t)dt_heads_rotary_dim(h) * h->pos[t] : NULL;
 }
+static const float *q_table(const dt_heads *h) { return h->q_cos_sin ? h->q_cos_sin : h->cos_sin; }
 
 dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
                          float *rstd_k, dt_stream *stream)
@@ -267,12 +276,12 @@ dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void 
         const void *from = cpu_at(x, h->dt, t * h->x_ld), *k_from = cpu_at(from, h->dt, Hq * D);
         for (int64_t i = 0; i < Hq; i++) {
             const float rs = pass_head(cpu, h, cpu_at(from, h->dt, i * D), h->q_norm,
-                                       cpu_at_w(q, h->dt, t * h->q_ld + i * D), turn_of(h, t));
+                                       cpu_at_w(q, h->dt, t * h->q_ld + i * D), turn_of(h, q_table(h), t));
             if (rstd_q) rstd_q[t * Hq + i] = rs;
         }
         for (int64_t i = 0; i < Hk; i++) {
             const float rs = pass_head(cpu, h, cpu_at(k_from, h->dt, i * D), h->k_norm,
-                                       cpu_at_w(k, h->dt, row * h->kv_ld + i * D), turn_of(h, t));
+                                       cpu_at_w(k, h->dt, row * h->kv_ld + i * D), turn_of(h, h->cos_sin, t));
             if (rstd_k) rstd_k[t * Hk + i] = rs;
         }
         const void *v_from = cpu_at(k_from, h->dt, Hk * D);
@@ -285,7 +294,7 @@ dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void 
 /* Backward of rotation and norm for n heads of each token, in place, with stride ld. x: the first head as forward read
  * it. blocks: NORM_BLOCKS rows of partial sums of the weight's gradient. */
 static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const void *x, const void *weight,
-                       const float *rstd, void *dy, int64_t ld, float *blocks)
+                       const float *rstd, const float *table, void *dy, int64_t ld, float *blocks)
 {
     const int64_t D = h->head_dim, n_rows = h->n_tok * n;
     const dt_rmsnorm norm = norm_of(h);
@@ -294,7 +303,7 @@ static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const
         if (weight) memset(sum, 0, (size_t)D * sizeof *sum);
         for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
             void *d = cpu_at_w(dy, h->dt, row_at(r, D, n, ld));
-            if (h->cos_sin) cpu->k->rope(d, turn_of(h, r / n), D / 2, true, h->dt);
+            rotate(cpu, h, d, turn_of(h, table, r / n), true);
             if (weight)
                 cpu->k->rmsnorm_backward(&norm, cpu_at(x, h->dt, row_at(r, D, n, h->x_ld)), weight, rstd[r], d, d,
                                          false, sum);
@@ -312,9 +321,9 @@ dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, cons
     DT_TRY(dt_heads_check(h, false));
     const int64_t D = h->head_dim;
     float *of_k = h->k_norm ? scratch + NORM_BLOCKS * D : NULL;
-    heads_back(cpu, h, h->n_heads, x, h->q_norm, rstd_q, dq, h->q_ld, scratch);
-    heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x, h->dt, h->n_heads * D) : NULL, h->k_norm, rstd_k, dk,
-               h->kv_ld, of_k);
+    heads_back(cpu, h, h->n_heads, x, h->q_norm, rstd_q, q_table(h), dq, h->q_ld, scratch);
+    heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x, h->dt, h->n_heads * D) : NULL, h->k_norm, rstd_k,
+               h->cos_sin, dk, h->kv_ld, of_k);
     if (h->q_norm && dq_norm) add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
     if (h->k_norm && dk_norm) add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
     return DT_OK;

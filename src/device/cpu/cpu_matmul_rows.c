@@ -9,7 +9,7 @@
 
 /* Bytes of B per block. If B is stored [k,n], a block reads runs of consecutive columns, which should be long. For a
  * quantised B the kernel prefetches the next columns, so a block should have more of them. */
-enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, MIN_RUN = 256, MAX_RUN = 512 };
+enum { CHUNK_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, MIN_RUN = 256, MAX_RUN = 512 };
 
 static bool has_pairs(void)
 {
@@ -30,7 +30,7 @@ static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
     if (!mm->trans_b) return share < MIN_RUN ? MIN_RUN : dt_min_i64(share, MAX_RUN);
     const bool scaled = mm->b_scaled.how != DT_SCALE_NONE;
     const int64_t columns = mm->k * (int64_t)dt_dtype_size(scaled ? mm->b_scaled.stored : mm->dt) * COLUMNS,
-                  most = scaled ? 16 : 4, n = (scaled ? STORED_BYTES : PIECE_BYTES) / (columns > 0 ? columns : 1);
+                  most = scaled ? 16 : 4, n = (scaled ? STORED_BYTES : CHUNK_BYTES) / (columns > 0 ? columns : 1);
     return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : dt_min_i64(n, most)));
 }
 

@@ -54,7 +54,7 @@ dt_err cpu_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float *
 }
 
 /* Elements per block: a chunk, or more chunks if n would need more than CPU_MAX_PARTIALS blocks. */
-static int64_t piece_len(int64_t n)
+static int64_t chunk_len(int64_t n)
 {
     const int64_t chunks = cpu_n_chunks(n, CPU_CHUNK);
     return CPU_CHUNK * (chunks > CPU_MAX_PARTIALS ? cpu_n_chunks(chunks, CPU_MAX_PARTIALS) : 1);
@@ -64,12 +64,12 @@ dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, do
 {
     CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
-    const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
-        cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * piece), dt, dt_min_i64(piece, n - p * piece));
+    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    CPU_PARALLEL_FOR (cpu, p, n_chunks) {
+        cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * chunk), dt, dt_min_i64(chunk, n - p * chunk));
     }
     double sum = 0;
-    for (int64_t p = 0; p < n_pieces; p++) sum += cpu->partial[p];
+    for (int64_t p = 0; p < n_chunks; p++) sum += cpu->partial[p];
     *result = sum;
     return DT_OK;
 }
@@ -78,12 +78,12 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
 {
     CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
-    const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
-        cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * piece), dt, dt_min_i64(piece, n - p * piece));
+    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    CPU_PARALLEL_FOR (cpu, p, n_chunks) {
+        cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * chunk), dt, dt_min_i64(chunk, n - p * chunk));
     }
     float max = 0;
-    for (int64_t p = 0; p < n_pieces; p++) max = cpu->partial_max[p] > max ? cpu->partial_max[p] : max;
+    for (int64_t p = 0; p < n_chunks; p++) max = cpu->partial_max[p] > max ? cpu->partial_max[p] : max;
     *result = max;
     return DT_OK;
 }
@@ -94,16 +94,16 @@ dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t
     CPU_TAKES(dt);
     cpu_state *cpu = cpu_of(dev);
     enum { STEP = 2048 }; /* the maximum that the kernel sums in 64 bits */
-    const int64_t piece = piece_len(n), n_pieces = cpu_n_chunks(n, piece);
-    CPU_PARALLEL_FOR (cpu, p, n_pieces) {
+    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    CPU_PARALLEL_FOR (cpu, p, n_chunks) {
         uint64_t *sum = cpu->partial_fixed[p];
         sum[0] = sum[1] = 0;
-        const int64_t last = dt_min_i64((p + 1) * piece, n);
-        for (int64_t i = p * piece; i < last; i += STEP)
+        const int64_t last = dt_min_i64((p + 1) * chunk, n);
+        for (int64_t i = p * chunk; i < last; i += STEP)
             cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, dt_min_i64(STEP, last - i), shift, sum);
     }
     uint64_t low = 0, high = 0;
-    for (int64_t p = 0; p < n_pieces; p++) {
+    for (int64_t p = 0; p < n_chunks; p++) {
         low += cpu->partial_fixed[p][0];
         high += cpu->partial_fixed[p][1] + (low < cpu->partial_fixed[p][0]);
     }

@@ -18,7 +18,9 @@ KERNEL(void, add_rows, (float *sum, const void *row, dt_dtype dt, int64_t n)) /*
 /* n_cols <= DT_CPU_COLS */
 KERNEL(void, column_sums, (const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum))
 KERNEL(float, row_sum, (const void *x, dt_dtype dt, int64_t n))
+/* rotate the pairs (i, half + i), and (2 i, 2 i + 1) */
 KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt))
+KERNEL(void, rope_neighbours, (void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt))
 
 /* dequantise.c: n elements of a row, starting at column col, as values of type dt */
 KERNEL(void, dequantise, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))

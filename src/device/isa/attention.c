@@ -7,8 +7,8 @@
 
 int64_t ISA_NAME(attention_scratch)(int head_dim) { return tiles_elems(round_up(head_dim, DT_ATTENTION_PAD)); }
 
-/* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are
- * times. */
+/* Replace scores [n_keys][n] by exp(s - max). Returns whether a maximum increased. alpha [n]: out, the factors of
+ * earlier sums. */
 static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t n, float *restrict alpha)
 {
     float max[TQ], sum[TQ];
@@ -23,8 +23,8 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
     return moved;
 }
 
-/* One head, queries first .. first+n-1 of a sequence, n <= TQ. Keys come in tiles that begin at multiples of TK of the
- * sequence, wherever the window begins: so a query's sums have the same order in whichever part it is. */
+/* One head, queries first .. first+n-1 of a sequence, n <= TQ. Tiles of keys begin at multiples of TK in the sequence,
+ * also with a window. The order of a query's sums therefore does not depend on its part. */
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const widths w = widths_of(at);

@@ -1,16 +1,16 @@
-/* attention_backward.c - gradients of softmax attention, probabilities being formed anew from lse (Dao et al.,
+/* attention_backward.c - gradients of softmax attention. Probabilities are recomputed from lse (Dao et al.,
  * arXiv:2205.14135, algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout
  * factor:
  *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)      (times the slope of soft-capping)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += ds (scale q_i)
  *
- * One pass over (tile of queries, tile of keys) gives all three; it belongs to one thread per sequence and key head.
- * Where there are more threads than those, dk and dv are made per tile of keys and dq per tile of queries, each forming
- * p anew: the same sums in the same order, so the same bits. */
+ * One pass over pairs of tiles computes all three gradients. One thread makes this pass for a sequence and key head. If
+ * there are more threads, one pass per tile of keys computes dk and dv, and one per tile of queries computes dq. Both
+ * recompute p. The sums and their order are the same, so the bits are too. */
 #include "tile.h"
 
-/* D_i = sum over c of dout_ic out_ic, for tokens first .. first+n-1 and every head: delta [n_tok][n_heads]. This is the
- * sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
+/* D_i = sum over c of dout_ic out_ic, for tokens first .. first+n-1 and every head: delta [n_tok][n_heads]. It equals
+ * the sum over keys of p_ij dp_ij in the gradient of the softmax, also with dropout, because out contains f p. */
 INLINE void delta_body(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
                        float *delta, dt_dtype T)
 {
@@ -43,7 +43,7 @@ void ISA_NAME(attention_sinks)(const dt_attention *at, const float *lse, const f
         }
 }
 
-/* A tile of queries of one head, ready for any tile of keys. */
+/* A loaded tile of queries of one head. */
 typedef struct query_tile {
     visible vis;
     int head;
@@ -52,8 +52,8 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
-/* Q^T (times scale) and dO^T into t->qt and t->dot [dp][TQ], the same by rows into t->q_rows and t->do_rows [TQ][dp].
- * Columns that hold no query are zero: they add nothing to dk and dv. */
+/* Load scale Q and dO as rows into t->q_rows and t->do_rows [TQ][dp], and transposed into t->qt and t->dot [dp][TQ].
+ * Columns without a query are zero, so they add nothing to dk and dv. */
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
@@ -71,7 +71,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     transpose_in(t->dot, t->do_rows, n, dp);
 }
 
-/* Rows key .. key+n_keys-1 of K and V into t->k and t->v [TK][dp]. */
+/* Load rows key .. key+n_keys-1 of K and V into t->k and t->v [TK][dp]. */
 static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
                       int32_t n_keys, const tiles *t, int64_t dp)
 {
@@ -81,7 +81,7 @@ static void load_keys(const dt_attention *at, const dt_attention_args *a, int se
     load_rows(t->v, element(a->v, at->dt, first + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
 }
 
-/* t->s becomes f p, t->dp becomes ds, for the keys that are loaded. The flags are constants of the caller. */
+/* Replace t->s by f p and t->dp by ds, for the loaded keys. The flags are compile-time constants. */
 INLINE void form_as(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t,
                     bool masked, bool drop, bool is_capped)
 {
@@ -95,12 +95,12 @@ INLINE void form_as(const query_tile *qt, const dt_attention *at, int32_t key, i
             const bool seen = !masked || sees(&qt->vis, i, key + j);
             const float e = exp_below(c.score - qt->lse[i]), p = seen ? e : 0.0f, fi = drop ? f[i] : 1.0f,
                         d = p * (fi * ds[i] - qt->delta[i]) * c.slope;
-            ds[i] = (drop ? p != 0.0f : seen) ? d : 0.0f; /* what is not seen may be infinite */
+            ds[i] = (drop ? p != 0.0f : seen) ? d : 0.0f; /* masked values may be infinite */
             s[i] = fi * p;
         }
     }
 }
-/* Apart, so that the usual loops stay compact. */
+/* Not inlined, so that the usual loops stay compact. */
 static __attribute__((noinline)) void form_capped(const query_tile *qt, const dt_attention *at, int32_t key,
                                                   int32_t n_keys, const tiles *t)
 {
@@ -132,7 +132,7 @@ static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key,
     }
 }
 
-/* dq_i = scale * acc_i, the part's rows of dq. */
+/* Store the part's rows of dq: dq_i = scale * acc_i. */
 static void store_dq(const query_tile *qt, const dt_attention *at, const dt_attention_args *a, const tiles *t)
 {
     float factor[TQ];
@@ -159,7 +159,7 @@ void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_a
     store_dq(&qt, at, a, &t);
 }
 
-/* One tile of queries against the part's keys. */
+/* Add one tile of queries to dk and dv of the part's keys. Computes dq if the part has all keys. */
 static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
                         int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
@@ -183,16 +183,16 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
-/* n rows of d floats, dp apart, into rows of dt, ld apart. */
+/* Convert n rows of d floats, with row distance dp, to rows of dt with row distance ld. */
 static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)
 {
     for (int64_t i = 0; i < n; i++)
         ISA_NAME(convert)(&(dt_convert_args){src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d}, 0, d);
 }
 
-/* dk and dv of one key head and the part's keys: the heads that share it, and their tiles of queries, one after the
- * other. part->dkv holds dk, then dv, each [n up to whole tiles][dp]. With with_dq the part has all keys, and dq is
- * complete after each tile of queries. */
+/* dk and dv of one key head and the part's keys, summed over the query heads that share it and over their tiles of
+ * queries. part->dkv: dk, then dv, each [n rounded up to whole tiles][dp]. with_dq: the part has all keys, so a tile of
+ * queries completes its dq. */
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const widths w = widths_of(at);

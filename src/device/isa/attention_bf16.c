@@ -1,10 +1,11 @@
-/* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there;
- * what differs is the operands of matmuls: bf16, A by rows and B in pairs along the summed index, so
- *     S^T  = K Q^T      K as it lies, Q in pairs of columns     O^T  += V^T P^T    V transposed, P in pairs of keys
- *     dP^T = V dO^T     V as it lies, dO in pairs of columns    dQ^T += K^T dS^T   K transposed, dS in pairs of keys
- *     dV  += P^T dO     P by rows, dO in pairs of queries       dK   += dS^T Q     dS by rows, Q in pairs of queries
- * A row of pairs of columns is a row of 32-bit words, so pairs of columns are a transpose of words, and a transpose of
- * elements is that of pairs of rows. P and dS are rounded to bf16; sums over keys (l, delta) and scores stay float. */
+/* attention_bf16.c - the algorithms of attention.c and attention_backward.c on a processor's bf16 units. Operands of
+ * matmuls are bf16, with A in rows and B in pairs along the summed index:
+ *     S^T  = K Q^T      K in rows, Q in pairs of columns     O^T  += V^T P^T    V transposed, P in pairs of keys
+ *     dP^T = V dO^T     V in rows, dO in pairs of columns    dQ^T += K^T dS^T   K transposed, dS in pairs of keys
+ *     dV  += P^T dO     P in rows, dO in pairs of queries    dK   += dS^T Q     dS in rows, Q in pairs of queries
+ * Two adjacent columns of a row are one 32-bit word. Pairs of columns are therefore a transpose of words, and a
+ * transpose of elements is a transpose of pairs of rows. P and dS are rounded to bf16. Scores and sums over keys (l,
+ * delta) remain float. */
 #include "tile.h"
 
 #if HAVE_BF16_UNITS
@@ -15,14 +16,15 @@ typedef struct bf16_tiles {
     uint32_t *q_pairs, *do_pairs; /* [TQ/2][dp] pairs of queries */
     uint16_t *k, *v;              /* [TK][dp] */
     uint16_t *turned;             /* [dp][TK]: V or K transposed */
-    uint32_t *pairs;              /* [TK/2][dp]: on the way there */
+    uint32_t *pairs;              /* [TK/2][dp]: pairs of rows, for the transpose */
     float *acc;                   /* [dp][TQ]: sum of out or dq */
     float *s, *ds, *drop;         /* [TK][TQ] */
     uint16_t *p_rows, *ds_rows;   /* [TK][TQ] */
     uint32_t *p_pairs;            /* [TK/2][TQ]: P or dS in pairs of keys */
 } bf16_tiles;
 
-/* In floats: 10 of 32 dp, one of 64 dp: below tile.h's 7 * 64 dp; 3 + 1.5 of 64 * 64: below its 5. */
+/* Divide scratch of tiles_elems(dp) floats: 9 * TQ / 2 + TQ of dp are less than its 7 TQ dp, and 3 + 3 / 2 of TK TQ
+ * less than its 5. */
 static bf16_tiles carve_bf16(float *p, int64_t dp)
 {
     bf16_tiles t = {0};
@@ -41,7 +43,7 @@ static bf16_tiles carve_bf16(float *p, int64_t dp)
 
 /* ---- moving tiles ------------------------------------------------------------------------------------------------ */
 
-/* dst [64][dp]: n rows of src, zeros beside and below. */
+/* dst [64][dp] = n rows of src, padded with zeros. */
 static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int64_t ld, int64_t n, int64_t d,
                       int64_t dp)
 {
@@ -52,7 +54,7 @@ static void copy_rows(uint16_t *restrict dst, const uint16_t *restrict src, int6
     memset(dst + n * dp, 0, (size_t)((64 - n) * dp) * sizeof *dst);
 }
 
-/* dst [n/2][dp]: rows 2i below, 2i + 1 above. */
+/* dst [n/2][dp]: rows 2i in the lower halves of words, rows 2i + 1 in the upper ones. */
 static void pair_rows(uint32_t *restrict dst, const uint16_t *restrict rows, int64_t n, int64_t dp)
 {
     for (int64_t i = 0; i < n / 2; i++)
@@ -76,8 +78,8 @@ static void load_keys(const dt_attention *at, const dt_attention_args *a, int se
     copy_rows(t->v, (const uint16_t *)a->v + first + kv_head * w.v, at->kv_ld, n_keys, w.v, dp);
 }
 
-/* Two floats as bf16, the first below; rounding as dt_bf16_from_float but for NaNs, which arithmetic makes quiet
- * already. */
+/* Two floats as bf16, the first in the lower half. Rounds as dt_bf16_from_float, without its case for NaN: results of
+ * arithmetic are quiet NaNs. */
 INLINE uint32_t round_up_half(float f)
 {
     const uint32_t u = bits_of(f);
@@ -90,8 +92,8 @@ INLINE uint32_t pair_of(float low, float high)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from
- * n_keys on to a multiple of 32 become zero. */
+/* As exponentials() of attention.c. Stores P in pairs of keys, times the dropout factors f (NULL: none). Rows from
+ * n_keys up to a multiple of 32 are zero. */
 static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_t n, float *restrict alpha,
                          const float *restrict f)
 {
@@ -122,7 +124,7 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
     return moved;
 }
 
-/* As attention_forward: one head, one tile of queries. */
+/* As attention_forward. */
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
     const widths w = widths_of(at);
@@ -156,7 +158,7 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* A tile of queries of one head, ready for any tile of keys. */
+/* A loaded tile of queries of one head. */
 typedef struct query_tile {
     visible vis;
     int head;
@@ -165,7 +167,7 @@ typedef struct query_tile {
     float lse[TQ], delta[TQ];
 } query_tile;
 
-/* Q and dO in pairs of columns (for scores) and in pairs of queries (for dk and dv). */
+/* Load Q and dO in pairs of columns, for scores, and in pairs of queries, for dk and dv. */
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
@@ -173,7 +175,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     const int64_t d = w.qk, row = at->q_start[seq] + first;
     qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, 32), qt->row = row;
     find_visible(&qt->vis, at, seq, first, n);
-    if (n < qt->n_padded) qt->vis.least_to = 0; /* padding to 32 sees nothing either */
+    if (n < qt->n_padded) qt->vis.least_to = 0; /* padding up to 32 attends to no key */
     for (int32_t i = 0; i < TQ; i++) {
         qt->lse[i] = i < n ? a->lse[(row + i) * at->n_heads + head] : 0.0f;
         qt->delta[i] = i < n ? a->delta[(row + i) * at->n_heads + head] : 0.0f;
@@ -186,7 +188,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     pair_rows(t->do_pairs, t->rows, TQ, dp);
 }
 
-/* Probability and its gradient for one key and query; f the dropout factor. */
+/* f p and ds of one key and query; f: the dropout factor. */
 typedef struct tile_value {
     float fp, ds;
 } tile_value;
@@ -195,11 +197,12 @@ INLINE tile_value value_of(float s, float dp, score_rule r, float lse, float del
     const capped c = is_capped ? cap_score(r, s * r.scale) : (capped){0.0f, 1.0f};
     const float e = exp_below(is_capped ? c.score - lse : FMA(s, r.scale, -lse)), p = seen ? e : 0.0f,
                 ds = p * FMA(f, dp, -delta) * c.slope;
-    return (tile_value){f * p, seen ? ds : 0.0f}; /* what is not seen may be infinite */
+    return (tile_value){f * p, seen ? ds : 0.0f}; /* masked values may be infinite */
 }
 
-/* P and dS of keys key+j and key+j+1, from their scores t->s and products t->ds: by rows, and dS in pairs of the two.
- * masked: some query may not see them. drop: t->drop holds factors. The flags are constants of the caller. */
+/* Compute P and dS of keys key+j and key+j+1 from their scores t->s and products t->ds: in rows, and dS also in pairs
+ * of the two keys. masked: a query may not attend to them. drop: t->drop has factors. The flags are compile-time
+ * constants. */
 INLINE void form_two_keys(const query_tile *qt, const dt_attention *at, int32_t key, int32_t j, int32_t n_keys,
                           const bf16_tiles *t, bool masked, bool drop, bool is_capped)
 {
@@ -222,8 +225,8 @@ INLINE void form_two_keys(const query_tile *qt, const dt_attention *at, int32_t 
     }
 }
 
-/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the matmuls want; keys
- * from n_keys to a multiple of 32 are zero. */
+/* Compute P and dS of the loaded keys in the layouts of the matmuls. Keys from n_keys up to a multiple of 32 are
+ * zero. */
 static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf16_unit *unit, int32_t key,
                       int32_t n_keys, const bf16_tiles *t, int64_t dp)
 {
@@ -279,7 +282,7 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
     store_dq(&qt, at, a, &t);
 }
 
-/* One tile of queries against the part's keys: adds to dk, dv, and makes dq where the part has all keys. */
+/* Add one tile of queries to dk and dv of the part's keys. Computes dq if the part has all keys. */
 static void add_queries(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
                         int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
@@ -305,14 +308,14 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
     if (part->with_dq) store_dq(&qt, at, a, t);
 }
 
-/* n rows of d floats, dp apart, times factor, into rows of bf16, ld apart. */
+/* Convert n rows of d floats, times factor, with row distance dp, to rows of bf16 with row distance ld. */
 static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t d, int64_t dp, float factor)
 {
     for (int64_t i = 0; i < n; i++)
         SIMD_FOR (int64_t c = 0; c < d; c++) dst[i * ld + c] = bf16_of(factor * src[i * dp + c]);
 }
 
-/* dk and dv of one key head and the part's keys; scale is put on dk at the end, since Q lies unscaled here. */
+/* dk and dv of one key head and the part's keys. dk is multiplied by scale at the end, because Q is not scaled. */
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
                                           const dt_attention_part *part)
 {

@@ -1,22 +1,22 @@
 /* attention_rows.c - attention for generation (dt_attention.batch_invariant): the query heads that share a key head, of
  * one token or a few, against the keys in a cache.
  *
- * The sums are those of attention.c, by rows: keys in tiles of TK that begin at multiples of TK of the sequence, in a
- * tile the same order always, with what a query does not see as probability 0. So a row has the same bits whichever
- * queries are in the call. Keys are read where they lie, but for a tile that is partly shared. */
+ * The sums are those of attention.c, row by row. Tiles of keys begin at multiples of TK in the sequence, the order
+ * within a tile is fixed, and masked keys have probability 0. A row's bits therefore do not depend on the other queries
+ * of the call. fp32 keys are read in place, except in a tile that is partly shared. */
 #include "rows.h"
 
 enum { ROWS_AT_ONCE = 64 };
 
-/* As attention.c's m and l, for each row; a row is one query head of one token. */
+/* m and l of attention.c for each row. A row is one query head of one token. */
 typedef struct run_state {
     float max[ROWS_AT_ONCE], sum[ROWS_AT_ONCE];
     int32_t from[ROWS_AT_ONCE], to[ROWS_AT_ONCE]; /* keys that the row sees */
 } run_state;
 
 /* rows x cols dot products of length k, a multiple of LANES: sums[i * cols + j] = a_i . b_j, rows * cols = LANES or
- * cols = 1. Lane l sums the elements l, l + LANES, ...; then the lanes are added in a tree: an order that k alone
- * fixes. */
+ * cols = 1. Lane l sums the elements l, l + LANES, ...; then the lanes are added in a tree. The order depends
+ * only on k. */
 INLINE void dots(int rows, int cols, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *sums)
 {
     vec sum[LANES];
@@ -57,7 +57,7 @@ INLINE void score_rows(int rows, int64_t n_keys, int64_t k, const float *q, int6
     }
 }
 
-/* The same for any number of rows. How rows are grouped changes nothing in a row's bits. */
+/* The same for any number of rows. A row's bits do not depend on how rows are grouped. */
 static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int64_t ldq, const float *keys, int64_t ldk,
                    float *s)
 {
@@ -67,7 +67,7 @@ static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int6
     for (; i < rows; i++) score_rows(1, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
 }
 
-/* Products of one row become exp(s - max); acc and sum are brought to the new maximum. */
+/* Replace the products of one row by exp(s - max). acc and sum are rescaled to the new maximum. */
 static void exponentials(float *restrict s, score_rule rule, run_state *r, int64_t i, int32_t key, int32_t n_keys,
                          float *restrict acc, int64_t width)
 {
@@ -93,7 +93,7 @@ static void exponentials(float *restrict s, score_rule rule, run_state *r, int64
     r->sum[i] += sum;
 }
 
-/* Rows of k and v that a tile of n keys lies in: n_shared from `shared` on, the others from `own` on. */
+/* Rows of k and v with a tile of n keys: n_shared rows starting at `shared`, the others starting at `own`. */
 typedef struct key_rows {
     int32_t n, n_shared;
     int64_t shared, own;
@@ -124,7 +124,7 @@ static const float *tile_rows(const dt_attention *at, const void *base, const ke
     return copy;
 }
 
-/* Row i is head i % n_heads (from head on) of token i / n_heads (from first on). */
+/* Row i is query head `head` + i % n_heads of the part's token i / n_heads. */
 static void some_heads(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
                        int n_heads)
 {
@@ -143,7 +143,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
                   at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
-    /* cppcheck-suppress uninitvar ; a part has a row at least */
+    /* cppcheck-suppress uninitvar ; a part has at least one row */
     const int32_t begin = r.from[0], end = r.to[rows - 1];
     for (int32_t key = begin / TK * TK; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;

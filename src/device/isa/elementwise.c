@@ -250,8 +250,8 @@ void ISA_NAME(dropout)(const dt_dropout_args *args, int64_t first, int64_t n)
         }
 }
 
-/* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and
- * then half sines. sign -1: rotates backward, which is the gradient. */
+/* One head of one token: pair i rotates by the angle of cos_sin, which holds half cosines and then half sines. sign -1:
+ * rotates backward, which is the gradient. */
 INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
 {
     SIMD_FOR (int64_t i = 0; i < half; i++) {
@@ -260,8 +260,21 @@ INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, floa
         store(x, T, half + i, b * c + a * s);
     }
 }
+INLINE void rope_neighbours_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
+{
+    SIMD_FOR (int64_t i = 0; i < half; i++) {
+        const float a = load(x, T, 2 * i), b = load(x, T, 2 * i + 1), c = cos_sin[i], s = sign * cos_sin[half + i];
+        store(x, T, 2 * i, a * c - b * s);
+        store(x, T, 2 * i + 1, b * c + a * s);
+    }
+}
 void ISA_NAME(rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt)
 {
     const float sign = inverse ? -1.0f : 1.0f;
     BY_TYPE(dt, T, rope_body(x, cos_sin, half, sign, T));
+}
+void ISA_NAME(rope_neighbours)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt)
+{
+    const float sign = inverse ? -1.0f : 1.0f;
+    BY_TYPE(dt, T, rope_neighbours_body(x, cos_sin, half, sign, T));
 }

@@ -7,51 +7,51 @@
  *     dweight += dy xhat, dbias += dy */
 #include "kernels.h"
 
-/* The factor of dt_rmsnorm. */
-INLINE float factor_at(const void *weight, dt_dtype T, int64_t c, bool plus_one)
-{
-    return plus_one ? 1.0f + load(weight, T, c) : load(weight, T, c);
-}
+/* The factor of dt_rmsnorm is this plus the weight. -0 + w has the bits of w. */
+INLINE float offset_of(const dt_rmsnorm *n) { return n->plus_one ? 1.0f : -0.0f; }
 
 /* y = factor * x rstd with rstd = 1 / sqrt(mean(x^2) + eps). Returns rstd for backward. */
-INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, bool plus_one,
-                                  dt_dtype T)
+INLINE float rmsnorm_forward_body(const dt_rmsnorm *n, const void *x, const void *weight, void *y, dt_dtype T)
 {
+    const int64_t width = n->width;
+    const float offset = offset_of(n);
     float ss = 0;
     _Pragma("omp simd reduction(+ : ss)") for (int64_t c = 0; c < width; c++)
     {
         const float v = load(x, T, c);
         ss = FMA(v, v, ss);
     }
-    const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
+    const float rstd = 1.0f / sqrtf(ss / (float)width + n->eps);
     /* xhat is rounded to the activation type before it is multiplied by the weight, except with plus_one, as in the
      * reference implementations of the model families (algorithms.md 8.4) */
     SIMD_FOR (int64_t c = 0; c < width; c++) {
         const float xhat = load(x, T, c) * rstd;
-        store(y, T, c, (plus_one ? xhat : rounded(xhat, T)) * factor_at(weight, T, c, plus_one));
+        store(y, T, c, (n->plus_one ? xhat : rounded(xhat, T)) * (offset + load(weight, T, c)));
     }
     return rstd;
 }
 float ISA_NAME(rmsnorm_forward)(const dt_rmsnorm *n, const void *x, const void *weight, void *y)
 {
-    BY_TYPE(n->dt, T, BY_FLAG(n->plus_one, ONE, return rmsnorm_forward_body(x, weight, y, n->width, n->eps, ONE, T)));
+    BY_TYPE(n->dt, T, return rmsnorm_forward_body(n, x, weight, y, T));
 }
 
 /* dx (overwritten, or added to) and dweight (added to), as above. dx may be dy: each element is read before it is
  * written. */
-INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx,
-                                  bool add_to_dx, float *restrict dweight, int64_t width, bool plus_one, dt_dtype T)
+INLINE void rmsnorm_backward_body(const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy,
+                                  void *dx, bool add_to_dx, float *restrict dweight, dt_dtype T)
 {
+    const int64_t width = n->width;
+    const float offset = offset_of(n);
     float dot = 0;
     _Pragma("omp simd reduction(+ : dot)") for (int64_t c = 0; c < width; c++)
     {
         const float d = load(dy, T, c), xhat = load(x, T, c) * rstd;
         dweight[c] = FMA(d, xhat, dweight[c]);
-        dot = FMA(d * factor_at(weight, T, c, plus_one), xhat, dot);
+        dot = FMA(d * (offset + load(weight, T, c)), xhat, dot);
     }
     dot /= (float)width;
     SIMD_FOR (int64_t c = 0; c < width; c++) {
-        const float g = load(dy, T, c) * factor_at(weight, T, c, plus_one), xhat = load(x, T, c) * rstd;
+        const float g = load(dy, T, c) * (offset + load(weight, T, c)), xhat = load(x, T, c) * rstd;
         const float grad = rstd * FMA(-xhat, dot, g);
         store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
     }
@@ -59,10 +59,7 @@ INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd,
 void ISA_NAME(rmsnorm_backward)(const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy,
                                 void *dx, bool add_to_dx, float *dweight)
 {
-    BY_TYPE(n->dt, T,
-            BY_FLAG(n->plus_one, ONE,
-                    BY_FLAG(add_to_dx, ADD,
-                            rmsnorm_backward_body(x, weight, rstd, dy, dx, ADD, dweight, n->width, ONE, T))));
+    BY_TYPE(n->dt, T, BY_FLAG(add_to_dx, ADD, rmsnorm_backward_body(n, x, weight, rstd, dy, dx, ADD, dweight, T)));
 }
 
 /* y = weight (x - mean) rstd + bias with rstd = 1 / sqrt(var + eps). A second pass over the row computes the variance,

@@ -72,13 +72,13 @@ INLINE vec add_lanes(const vec *x)
 SHARED void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
                         int64_t ld)
 {
-    enum { STRETCH = 64 };
+    enum { CHUNK = 64 };
     const dt_matmul *mm = g->mm;
     const addend d = addend_of(g);
     for (int64_t r = 0; r < m; r++)
         for (int64_t c = 0, count; c < n; c += count) {
-            float x[STRETCH];
-            count = dt_min_i64(STRETCH, n - c);
+            float x[CHUNK];
+            count = dt_min_i64(CHUNK, n - c);
             memcpy(x, total + r * ld + c, (size_t)count * sizeof *x);
             if (mm->bias) add_elements(x, mm->bias, mm->dt, j + c, count);
             if (d.at) add_elements(x, d.at + (i + r) * d.row_nbytes, d.dt, j + c, count);

@@ -55,55 +55,35 @@ INLINE vec v_set(float x) { return (vec){x, x, x, x}; }
 INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 #endif
 
-/* C [rows][vecs * LANES] (+)= sum over p < k of A(i, p) B[p][..], in order of p. All sums are in registers. A(i, p) =
- * a[i * a_row + p * a_col]. */
-INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                  int64_t ldb, float *c, int64_t ldc, bool accumulate)
-{
-    vec sum[ROWS][PANEL];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vecs; j++) sum[i][j] = accumulate ? v_load(c + i * ldc + j * LANES) : v_set(0.0f);
-    for (int64_t p = 0; p < k; p++) {
-        vec bp[PANEL];
-#pragma GCC unroll 4
-        for (int j = 0; j < vecs; j++) bp[j] = v_load(b + p * ldb + j * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const vec x = v_set(a[i * a_row + p * a_col]);
-#pragma GCC unroll 4
-            for (int j = 0; j < vecs; j++) sum[i][j] = v_fma(x, bp[j], sum[i][j]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vecs; j++) v_store(c + i * ldc + j * LANES, sum[i][j]);
-}
+/* ---- functions of tile.c: compiled once, not at each call ------------------------------------------------------ */
 
-/* The same for n columns, a multiple of LANES: panels of PANEL vectors, then single ones. */
-INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                       int64_t ldb, float *c, int64_t ldc, bool accumulate)
-{
-    int64_t j = 0;
-    for (; j + PANEL * LANES <= n; j += PANEL * LANES)
-        micro(rows, PANEL, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
-    for (; j < n; j += LANES) micro(rows, 1, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
-}
+#define tile_matmul ISA_NAME(tile_matmul)
+#define load_rows ISA_NAME(load_rows)
+#define transpose_words ISA_NAME(transpose_words)
+#define store_transposed ISA_NAME(store_transposed)
+#define dropout_factors ISA_NAME(dropout_factors)
 
 /* C [m][n] (+)= A [m][k] B [k][n] with row strides lda, ldb, ldc; n is a multiple of LANES. transposed: A is stored
  * [p][i]. Each element is summed over p in order, independent of the blocking of m and n. */
-INLINE void tile_matmul(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                        int64_t ldb, float *c, int64_t ldc, bool accumulate)
-{
-    const int64_t a_row = transposed ? 1 : lda, a_col = transposed ? lda : 1;
-    int64_t i = 0;
-    for (; i + ROWS <= m; i += ROWS)
-        micro_rows(ROWS, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
-    for (; i + 2 <= m; i += 2) micro_rows(2, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
-    for (; i < m; i++) micro_rows(1, n, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
-}
+void tile_matmul(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                 int64_t ldb, float *c, int64_t ldc, bool accumulate);
+
+/* dst [n][dp] = factor * rows of src; elements d to dp are zero. */
+void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d, int64_t dp,
+               float factor);
+
+/* dst [width][n_rows] = src [n_rows][width], both multiples of 16. */
+void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64_t n_rows, int64_t width);
+
+/* Row i of dst = factor[i] * column i of src [.][TQ]. Transposes 32 rows of src at a time through scratch
+ * [2][32][TQ]. */
+void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d,
+                      const float *factor, float *restrict scratch);
+
+/* Dropout of probabilities. factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row],
+ * head << 32 | j / 4), as defined by dt_attention. */
+void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head, int32_t key,
+                     int32_t n_keys, int32_t n);
 
 /* ---- rows to tiles and back -------------------------------------------------------------------------------------- */
 
@@ -129,67 +109,6 @@ INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
 #endif
 }
 
-/* dst [n][dp] = factor * rows of src; elements d to dp are zero. */
-static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d,
-                             int64_t dp, float factor)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const void *row = element(src, dt, i * ld);
-        float *to = dst + i * dp;
-        if (dt == DT_F32) {
-            SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
-        } else if (dt == DT_BF16) {
-            SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
-        } else { /* compilers do not vectorise fp16 */
-            int64_t c = 0;
-            for (; c + LANES <= d; c += LANES) v_store(to + c, v_set(factor) * load_lanes(row, DT_F16, c));
-            for (; c < d; c++) to[c] = factor * load(row, DT_F16, c);
-        }
-        for (int64_t c = d; c < dp; c++) to[c] = 0.0f;
-    }
-}
-
-/* dst [width][n_rows] = src [n_rows][width], both multiples of 16. */
-static inline void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64_t n_rows, int64_t width)
-{
-#if defined(__AVX512F__)
-    for (int64_t i = 0; i < n_rows; i += 16)
-        for (int64_t c = 0; c < width; c += 16) {
-            __m512i r[16], s[16];
-#pragma GCC unroll 16
-            for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(src + (i + l) * width + c);
-#pragma GCC unroll 8
-            for (int l = 0; l < 8; l++) { /* words, then pairs of words, then quarters */
-                s[2 * l] = _mm512_unpacklo_epi32(r[2 * l], r[2 * l + 1]);
-                s[2 * l + 1] = _mm512_unpackhi_epi32(r[2 * l], r[2 * l + 1]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                r[4 * l] = _mm512_unpacklo_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 1] = _mm512_unpackhi_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 2] = _mm512_unpacklo_epi64(s[4 * l + 1], s[4 * l + 3]);
-                r[4 * l + 3] = _mm512_unpackhi_epi64(s[4 * l + 1], s[4 * l + 3]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                s[l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0x88);
-                s[4 + l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0xdd);
-                s[8 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0x88);
-                s[12 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0xdd);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                _mm512_storeu_si512(dst + (c + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 8 + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0xdd));
-                _mm512_storeu_si512(dst + (c + 4 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 12 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0xdd));
-            }
-        }
-#else
-    for (int64_t i = 0; i < n_rows; i++)
-        for (int64_t c = 0; c < width; c++) dst[c * n_rows + i] = src[i * width + c];
-#endif
-}
 /* Transpose floats, moved as 32-bit words. */
 static inline void transpose(float *restrict dst, const float *restrict src, int64_t n_rows, int64_t width)
 {
@@ -202,31 +121,6 @@ static inline void transpose_in(float *restrict dst, float *restrict rows, int64
 {
     memset(rows + n * dp, 0, (size_t)((round_up(n, LANES) - n) * dp) * sizeof *rows);
     transpose(dst, rows, TQ, dp);
-}
-
-/* Row i of dst = factor[i] * column i of src [.][TQ]. Transposes 32 rows of src at a time through scratch
- * [2][32][TQ]. */
-static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d,
-                                    const float *factor, float *restrict scratch)
-{
-    enum { WIDTH = 32 };
-    float *restrict scaled = scratch, *restrict rows = scratch + WIDTH * TQ;
-    for (int64_t c = 0; c < d; c += WIDTH) {
-        const int64_t width = d - c < WIDTH ? d - c : WIDTH;
-        for (int64_t l = 0; l < WIDTH; l++)
-            SIMD_FOR (int64_t i = 0; i < TQ; i++) scaled[l * TQ + i] = src[(c + l) * TQ + i] * factor[i];
-        transpose(rows, scaled, WIDTH, TQ);
-        for (int64_t i = 0; i < n; i++) {
-            void *to = element_w(dst, dt, i * ld + c);
-            if (dt == DT_F32) {
-                SIMD_FOR (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
-            } else if (dt == DT_BF16) {
-                SIMD_FOR (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = bf16_of(rows[i * WIDTH + l]);
-            } else {
-                SIMD_FOR (int64_t l = 0; l < width; l++) ((uint16_t *)to)[l] = dt_f16_from_float(rows[i * WIDTH + l]);
-            }
-        }
-    }
 }
 
 /* ---- which keys a query attends to ------------------------------------------------------------------------------- */
@@ -379,28 +273,6 @@ INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args 
     }
     store_transposed(element_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, factor,
                      scratch);
-}
-
-/* ---- dropout of probabilities ------------------------------------------------------------------------------------ */
-
-/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as
- * defined by dt_attention. */
-static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head,
-                                   int32_t key, int32_t n_keys, int32_t n)
-{
-    const float p = at->dropout_p, kept = 1.0f / (1.0f - p);
-    for (int32_t j = key / 4 * 4; j < key + n_keys; j += 4) {
-        uint32_t w[4][TQ];
-        const uint64_t counter = (uint64_t)(uint32_t)head << 32 | (uint32_t)(j / 4);
-        SIMD_FOR (int32_t i = 0; i < n; i++) {
-            const philox_out r = philox_f(at->dropout_key, token_key[i], counter);
-            w[0][i] = r.w[0], w[1][i] = r.w[1], w[2][i] = r.w[2], w[3][i] = r.w[3];
-        }
-        for (int32_t l = 0; l < 4; l++) {
-            if (j + l < key || j + l >= key + n_keys) continue;
-            SIMD_FOR (int32_t i = 0; i < n; i++) factor[(j + l - key) * TQ + i] = unit_of(w[l][i]) >= p ? kept : 0.0f;
-        }
-    }
 }
 
 /* ---- a thread's scratch ------------------------------------------------------------------------------------------ */

@@ -224,6 +224,8 @@ static void set_prompt(chat *c, const dt_ids *ids)
     dt_sequence *s = &c->seq;
     int32_t same = 0;
     while (same < s->n_cached && same + 1 < (int32_t)ids->n && s->ids[same] == ids->id[same]) same++;
+    if (s->n_cached > c->g.recompute_at && (int32_t)ids->n <= c->g.recompute_at)
+        same = 0; /* rotated as a longer text */
     memcpy(s->ids, ids->id, ids->n * sizeof *s->ids);
     const int64_t most = (int64_t)ids->n + c->a->opt.max_new_tokens;
     s->n_prompt = s->n_ids = (int32_t)ids->n;

@@ -60,6 +60,8 @@ static const struct field {
     FIELD("rope_scaling.mscale_all_dim", rope_mscale_all_dim, FIELD_REAL),
     FIELD("rope_scaling.truncate", rope_truncate, FIELD_BOOL),
     FIELD("rope_scaling.original_max_position_embeddings", rope_original_max_position, FIELD_INT),
+    FIELD("partial_rotary_factor", partial_rotary_factor, FIELD_REAL),
+    FIELD("llama_4_scaling_beta", q_scaling_beta, FIELD_REAL),
     FIELD("rope_theta", rope_theta, FIELD_REAL),
     FIELD("rope_local_base_freq", rope_local_theta, FIELD_REAL),
     FIELD("attn_pdrop", attn_pdrop, FIELD_REAL),
@@ -148,6 +150,20 @@ static void compare_reals(const char *name, double before, double now, dt_model_
     compare_words(name, a, b, visit, self);
 }
 
+/* Report the first divisor of a frequency that differs. The numbers of pairs are those of head_dim and of
+ * partial_rotary_factor. */
+static void compare_divisors(const char *name, const dt_model_config *before, const double *a, const double *b,
+                             dt_model_visit visit, void *self)
+{
+    for (int64_t i = 0; a && b && i < dt_model_rotary_dim(before) / 2; i++) {
+        char full[64];
+        snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+        if (a[i] == b[i]) continue;
+        compare_reals(full, a[i], b[i], visit, self);
+        return;
+    }
+}
+
 /* If one of the models has no preprocessor, only rescale_factor, mean and std are compared. */
 static void compare_preprocessors(const dt_vision_config *before, const dt_vision_config *now, dt_model_visit visit,
                                   void *self)
@@ -215,5 +231,9 @@ void dt_model_config_compare(const dt_model_config *before, const dt_model_confi
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
     compare_layers(before, now, visit, self);
+    if (dt_model_rotary_dim(before) == dt_model_rotary_dim(now)) {
+        compare_divisors("rope_scaling.short_factor", before, before->rope_short, now->rope_short, visit, self);
+        compare_divisors("rope_scaling.long_factor", before, before->rope_long, now->rope_long, visit, self);
+    }
     compare_vision(before, now, visit, self);
 }

@@ -8,8 +8,9 @@
 const char *dt_rope_name(dt_rope_type type)
 {
     static const char *const NAMES[DT_N_ROPE] = {
-        [DT_ROPE_NONE] = "none",       [DT_ROPE_DEFAULT] = "default", [DT_ROPE_LINEAR] = "linear",
-        [DT_ROPE_DYNAMIC] = "dynamic", [DT_ROPE_LLAMA3] = "llama3",   [DT_ROPE_YARN] = "yarn"};
+        [DT_ROPE_NONE] = "none",        [DT_ROPE_DEFAULT] = "default", [DT_ROPE_LINEAR] = "linear",
+        [DT_ROPE_DYNAMIC] = "dynamic",  [DT_ROPE_LLAMA3] = "llama3",   [DT_ROPE_YARN] = "yarn",
+        [DT_ROPE_LONGROPE] = "longrope"};
     return (unsigned)type < DT_N_ROPE ? NAMES[type] : "";
 }
 
@@ -24,13 +25,44 @@ static dt_err rope_type_of(const dt_spec *rope, dt_rope_type *type)
             return DT_OK;
         }
     }
-    return dt_spec_bad(&v, NULL, "default, linear, dynamic, llama3 or yarn");
+    if (json_is_string(v.value) && strcmp(json_string_value(v.value), "su") == 0) { /* its first name */
+        *type = DT_ROPE_LONGROPE;
+        return DT_OK;
+    }
+    return dt_spec_bad(&v, NULL, "default, linear, dynamic, llama3, yarn or longrope");
 }
 
 static dt_err need(const dt_spec *root, const char *key, const char *inner, bool given)
 {
     DT_CHECK(given, root->err, "%s: %s: expected a value for \"%s\" with this rope_type, found none", root->file, key,
              inner);
+    return DT_OK;
+}
+
+static dt_err read_partial(const dt_spec *at, dt_model_config *mc)
+{
+    const double usual = mc->family->missing.partial_rotary_factor;
+    DT_TRY(dt_spec_real(at, "partial_rotary_factor", 0, 1, &mc->partial_rotary_factor));
+    if (usual == 0 && mc->partial_rotary_factor != 1) return dt_spec_bad(at, "partial_rotary_factor", "1");
+    return DT_OK;
+}
+
+/* Divisors of the frequencies of longrope, one for each rotated pair. */
+static dt_err read_divisors(const dt_spec *rope, const dt_model_config *mc, const char *key, double **out)
+{
+    dt_spec list;
+    if (!dt_spec_get(rope, key, &list)) return DT_OK;
+    const size_t n = (size_t)dt_model_rotary_dim(mc) / 2;
+    char expected[64];
+    snprintf(expected, sizeof expected, "a list of %zu numbers above 0", n);
+    if (!json_is_array(list.value) || json_array_size(list.value) != n) return dt_spec_bad(&list, NULL, expected);
+    free(*out);
+    *out = calloc(n, sizeof **out);
+    DT_CHECK(*out, DT_ERR_MEMORY, "%s: out of memory for %s", rope->file, key);
+    for (size_t i = 0; i < n; i++) {
+        (*out)[i] = json_number_value(json_array_get(list.value, i));
+        if (!((*out)[i] > 0)) return dt_spec_bad(&list, NULL, expected);
+    }
     return DT_OK;
 }
 
@@ -43,9 +75,7 @@ static dt_err read_rope_object(const dt_spec *rope, dt_model_config *mc)
         if (json_is_object(v)) return dt_spec_bad(rope, NULL, "one set of rotary parameters for all layers");
     DT_TRY(rope_type_of(rope, &mc->rope_type));
     DT_TRY(dt_spec_real(rope, "rope_theta", 1, 1e30, &mc->rope_theta));
-    double partial = 1;
-    DT_TRY(dt_spec_real(rope, "partial_rotary_factor", 0, 1, &partial));
-    if (partial != 1) return dt_spec_bad(rope, "partial_rotary_factor", "1");
+    DT_TRY(read_partial(rope, mc));
     DT_TRY(dt_spec_int(rope, "original_max_position_embeddings", 1, INT32_MAX, &mc->rope_original_max_position));
     DT_TRY(dt_spec_real(rope, "factor", 1e-6, 1e9, &mc->rope_factor));
     DT_TRY(dt_spec_real(rope, "low_freq_factor", 0, 1e9, &mc->rope_low_freq_factor));
@@ -55,6 +85,8 @@ static dt_err read_rope_object(const dt_spec *rope, dt_model_config *mc)
     DT_TRY(dt_spec_real(rope, "attention_factor", 0, 1e9, &mc->rope_attention_factor));
     DT_TRY(dt_spec_real(rope, "mscale", 0, 1e9, &mc->rope_mscale));
     DT_TRY(dt_spec_real(rope, "mscale_all_dim", 0, 1e9, &mc->rope_mscale_all_dim));
+    DT_TRY(read_divisors(rope, mc, "short_factor", &mc->rope_short));
+    DT_TRY(read_divisors(rope, mc, "long_factor", &mc->rope_long));
     return dt_spec_bool(rope, "truncate", &mc->rope_truncate);
 }
 
@@ -75,13 +107,39 @@ static dt_err read_rope_by_layer(const dt_spec *rope, dt_model_config *mc)
 }
 
 /* The older key overrides the newer one, as in transformers. */
-dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
+bool dt_model_rope_object(const dt_spec *root, dt_spec *rope)
 {
-    dt_spec rope, scaling;
-    const bool has_rope = dt_spec_get(root, "rope_parameters", &rope);
+    dt_spec scaling;
     const bool scales = dt_spec_get(root, "rope_scaling", &scaling) &&
                         !(json_is_object(scaling.value) && json_object_size(scaling.value) == 0);
+    if (scales) *rope = scaling;
+    return scales || dt_spec_get(root, "rope_parameters", rope);
+}
+
+static dt_err check_rotary_dim(const dt_spec *root, const dt_model_config *mc)
+{
+    const int64_t rotary = dt_model_rotary_dim(mc);
+    if (mc->partial_rotary_factor == 1) {
+        DT_CHECK(rotary % 2 == 0, root->err, "%s: head_dim: expected an even number (rotary embedding), found %" PRId64,
+                 root->file, mc->head_dim);
+    } else {
+        DT_CHECK(
+            rotary > 0 && rotary % 2 == 0, root->err,
+            "%s: partial_rotary_factor: expected an even number of rotated elements, found %g of head_dim=%" PRId64,
+            root->file, mc->partial_rotary_factor, mc->head_dim);
+    }
+    return DT_OK;
+}
+
+dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
+{
+    dt_spec rope, used;
+    const bool has_rope = dt_spec_get(root, "rope_parameters", &rope), has_any = dt_model_rope_object(root, &used),
+               scales = has_any && strcmp(used.where, "rope_scaling") == 0;
     const char *key = scales ? "rope_scaling" : "rope_parameters";
+    const double usual = mc->family->missing.partial_rotary_factor;
+    int64_t original = mc->family->missing.original_max_position_embeddings;
+    const bool first = original > 0; /* the key has priority over that in the object */
     mc->rope_type = DT_ROPE_DEFAULT;
     const double theta = mc->family->missing.rope_theta;
     mc->rope_theta = theta > 0 ? theta : 10000;
@@ -92,15 +150,21 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     mc->rope_truncate = true;
     mc->rope_original_max_position = mc->max_position_embeddings;
     DT_TRY(dt_spec_real(root, "rope_theta", 1, 1e30, &mc->rope_theta));
-    DT_TRY(dt_spec_int(root, "original_max_position_embeddings", 1, INT32_MAX, &mc->rope_original_max_position));
+    mc->partial_rotary_factor = usual > 0 ? usual : 1;
+    DT_TRY(read_partial(root, mc));
+    DT_TRY(dt_spec_int(root, "original_max_position_embeddings", 1, INT32_MAX, &original));
+    if (original > 0) mc->rope_original_max_position = original;
     const bool local = mc->rope_local_theta > 0;
     if (local) DT_TRY(dt_spec_real(root, "rope_local_base_freq", 1, 1e30, &mc->rope_local_theta));
     if (has_rope && local) DT_TRY(read_rope_by_layer(&rope, mc));
     if (has_rope && !local && !scales) DT_TRY(read_rope_object(&rope, mc));
-    if (scales) DT_TRY(read_rope_object(&scaling, mc));
-    if (local && mc->rope_type == DT_ROPE_DYNAMIC)
+    if (scales) DT_TRY(read_rope_object(&used, mc));
+    if (first) mc->rope_original_max_position = original;
+    DT_TRY(check_rotary_dim(root, mc));
+    if (local && dt_model_rope_constant_length(mc) < INT64_MAX)
         return dt_spec_bad(root, key,
-                           "another rope_type than dynamic, because layers with a window have a base of their own");
+                           "another rope_type than dynamic and longrope, because layers with a window have a base of "
+                           "their own");
 
     switch (mc->rope_type) {
     case DT_ROPE_LLAMA3:
@@ -119,9 +183,15 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     case DT_ROPE_LINEAR:
         return need(root, key, "factor", mc->rope_factor > 0);
     case DT_ROPE_DYNAMIC:
-        DT_CHECK(mc->head_dim > 2, root->err, "%s: head_dim: expected more than 2 with dynamic rotary embedding",
-                 root->file);
+        DT_CHECK(dt_model_rotary_dim(mc) > 2, root->err,
+                 "%s: head_dim: expected more than 2 with dynamic rotary embedding", root->file);
         return need(root, key, "factor", mc->rope_factor >= 1);
+    case DT_ROPE_LONGROPE:
+        DT_TRY(need(root, key, "short_factor", mc->rope_short != NULL));
+        DT_CHECK(mc->rope_original_max_position > 1, root->err,
+                 "%s: original_max_position_embeddings: expected more than 1 with longrope, found %" PRId64, root->file,
+                 mc->rope_original_max_position);
+        return need(root, key, "long_factor", mc->rope_long != NULL);
     default:
         return DT_OK;
     }

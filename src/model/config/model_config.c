@@ -74,9 +74,6 @@ static dt_err refuse_unsupported(const dt_spec *root)
     for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
         if (dt_spec_get(root, SWITCHES[i], &v) && !json_is_false(v.value)) return dt_spec_bad(&v, NULL, "false");
     }
-    double partial = 1;
-    DT_TRY(dt_spec_real(root, "partial_rotary_factor", 0, 1, &partial));
-    if (partial != 1) return dt_spec_bad(root, "partial_rotary_factor", "1");
     return DT_OK;
 }
 
@@ -86,8 +83,9 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(root, "bos_token_id", 0, INT32_MAX, &bos));
     const json_t *pad = json_object_get(root->value, "pad_token_id");
     mc->pad_token_id = !pad && mc->family->missing.pad < mc->vocab_size ? mc->family->missing.pad : -1;
-    if (json_is_integer(pad) && json_integer_value(pad) >= 0 && json_integer_value(pad) < mc->vocab_size)
-        mc->pad_token_id = (int32_t)json_integer_value(pad);
+    const json_int_t row = json_is_integer(pad) ? json_integer_value(pad) : mc->vocab_size;
+    if (row >= -mc->vocab_size && row < mc->vocab_size) /* torch counts negative rows from the end */
+        mc->pad_token_id = (int32_t)(row < 0 ? row + mc->vocab_size : row);
     const json_t *v = json_object_get(root->value, "eos_token_id");
     if (v && json_is_null(v)) mc->n_eos = 0;
     if (v && !json_is_null(v)) {
@@ -184,12 +182,13 @@ static void drop_layers(dt_model_config *mc)
 static dt_err refuse_type(const dt_spec *root, const char *types)
 {
     const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    const dt_family *text = dt_family_find_type(json_object_get(root->value, "text_config"));
     for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i);
+        const dt_family *f = dt_family_at(i), *inner = text ? text : f;
         DT_CHECK(!f->name.multimodal || strcmp(type, f->name.multimodal) != 0, root->err,
                  "%s: model_type: %s is not supported, because dtrain has neither its image tower nor its projector; "
                  "save its language model alone (%s, model_type %s)",
-                 root->file, type, f->name.architecture, f->name.model_type);
+                 root->file, type, inner->name.architecture, inner->name.model_type);
     }
     return dt_spec_bad(root, "model_type", types);
 }
@@ -247,7 +246,7 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
         snprintf(whole.where, sizeof whole.where, "the file");
         return dt_spec_bad(&whole, NULL, "one JSON object");
     }
-    char types[192];
+    char types[512];
     list_families(false, "llava", types, sizeof types);
     const dt_err err = dt_model_is_llava(root->value) ? read_llava(root, mc) : read_language_model(root, types, mc);
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));
@@ -279,5 +278,7 @@ void dt_model_config_free(dt_model_config *mc)
     dt_vision_config_free(mc->vision);
     free(mc->json);
     free(mc->layers);
+    free(mc->rope_short);
+    free(mc->rope_long);
     *mc = (dt_model_config){0};
 }

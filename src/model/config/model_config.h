@@ -13,6 +13,8 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root);
 
 /* Sections: rope_theta, rope_scaling, rope_parameters; sliding_window, layer_types and related keys. */
 dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc);
+/** The object with the rotary parameters that apply. False: none. */
+bool dt_model_rope_object(const dt_spec *root, dt_spec *rope);
 /** use: layers have windows as mc->layers says, unless layer_types says otherwise; false: none may have one. */
 dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use);
 /** Read an activation's name; *act is unchanged if the key is missing. */

@@ -53,6 +53,7 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_K] = K,
                              [SIZE_W] = Q + 2 * K,
                              [SIZE_F] = mc->intermediate_size,
+                             [SIZE_U] = (mc->gated_mlp ? 2 : 1) * mc->intermediate_size,
                              [SIZE_V] = mc->vocab_size,
                              [SIZE_HEAD] = mc->head_dim,
                              [SIZE_POSITIONS] = mc->max_position_embeddings,
@@ -61,6 +62,9 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
 }
 
 const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STEP_NORM2, STEP_MLP, STEP_ADD, STEP_END};
+
+const enum step dt_steps_four_norms[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
+                                         STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
 
 const struct module *dt_family_find(const struct module *of, enum slot slot)
 {

@@ -53,6 +53,7 @@ enum size_of {
     SIZE_K,
     SIZE_W,
     SIZE_F,
+    SIZE_U,
     SIZE_V,
     SIZE_HEAD,      /* head_dim */
     SIZE_POSITIONS, /* max_position_embeddings */
@@ -100,6 +101,8 @@ struct dt_family {
         int32_t bos, eos, pad;
         double rope_theta, rope_local_theta; /* 0: 10000, and that of all layers */
         dt_activation act;
+        double partial_rotary_factor; /* 0: no other is supported than 1 */
+        int64_t original_max_position_embeddings;
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
@@ -125,6 +128,8 @@ static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
 }
 /** A norm before each mixer. */
 extern const enum step dt_steps_pre_norm[];
+/** A norm before and after each mixer. */
+extern const enum step dt_steps_four_norms[];
 /** The first module of a slot; NULL: none. */
 const struct module *dt_family_find(const struct module *of, enum slot slot);
 

@@ -59,11 +59,9 @@ static const struct module BLOCK[MAX_MODULES] = {
     {SLOT_NORM4, "post_feedforward_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
 };
 
-static const enum step STEPS[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
-                                  STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
-
 #define GEMMA_TABLES                                                                                                   \
-    .blocks = "model.layers.", .embed = dt_llama_embed, .block = BLOCK, .head = dt_llama_head, .steps = STEPS
+    .blocks = "model.layers.", .embed = dt_llama_embed, .block = BLOCK, .head = dt_llama_head,                         \
+    .steps = dt_steps_four_norms
 #define GEMMA_KEYS                                                                                                     \
     ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, { "hidden_act", "hidden_activation" }
 

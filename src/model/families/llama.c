@@ -1,7 +1,6 @@
-/* llama.c - Llama 2 and 3, Mistral, Qwen2 and Qwen3: RMSNorm, rotary positions, grouped queries and a gated MLP. They
- * have the same modules, and differ in biases, norms of heads, windows and defaults. */
+/* llama.c - Llama 2 and 3, Mistral, Qwen2, Qwen3, Seed-OSS and InternLM3: RMSNorm, rotary positions, grouped queries
+ * and a gated MLP. They have the same modules, and differ in biases, norms of heads, windows, dropout and defaults. */
 #include "llama.h"
-#include <inttypes.h>
 
 const struct module dt_llama_embed[MAX_MODULES] = {
     {SLOT_TOKENS, "model.embed_tokens", SIZE_V, SIZE_C, 0, 0, 0},
@@ -40,8 +39,6 @@ dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)
         mc->o_bias = mc->qkv_bias;
     }
     if (dt_family_reads(mc->family, "mlp_bias")) DT_TRY(dt_spec_bool(root, "mlp_bias", &mc->mlp_bias));
-    DT_CHECK(mc->head_dim % 2 == 0, root->err,
-             "%s: head_dim: expected an even number (rotary embedding), found %" PRId64, root->file, mc->head_dim);
     return dt_model_read_rope(root, mc);
 }
 
@@ -87,6 +84,27 @@ static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
     return read_qwen(root, mc);
 }
 
+static dt_err read_seed_oss(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qkv_bias = true;
+    mc->attn_pdrop = mc->resid_pdrop = 0.1;
+    DT_TRY(dt_llama_read(root, mc));
+    mc->o_bias = false;
+    DT_TRY(dt_spec_bool(root, "attention_out_bias", &mc->o_bias));
+    DT_TRY(dt_spec_real(root, "residual_dropout", 0, 0.99, &mc->resid_pdrop));
+    return dt_model_read_window(root, mc, false);
+}
+
+/* Other names of attention_bias and mlp_bias are qkv_bias and bias. That of o belongs to the latter. */
+static dt_err read_internlm3(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "qkv_bias", &mc->qkv_bias));
+    DT_TRY(dt_spec_bool(root, "bias", &mc->mlp_bias));
+    mc->o_bias = mc->mlp_bias;
+    return dt_model_read_window(root, mc, false);
+}
+
 const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
                                    .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
                                    LLAMA_TABLES,
@@ -114,3 +132,16 @@ const dt_family dt_family_qwen3 = {.name = {"qwen3", "Qwen3ForCausalLM", "Qwen3F
                                    .in_llava = true,
                                    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}},
                                    .read = read_qwen3};
+
+const dt_family dt_family_seed_oss = {.name = {"seed_oss", "SeedOssForCausalLM", "SeedOssForSequenceClassification"},
+                                      .missing = {4096, 64, 80, 8, 128, 27648, 155136, 524288, 1e-6, 0, 2, 1},
+                                      LLAMA_TABLES,
+                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                      .read = read_seed_oss};
+
+/* transformers and the published files have the classes of Llama. */
+const dt_family dt_family_internlm3 = {.name = {"internlm3", "InternLM3ForCausalLM", "LlamaForSequenceClassification"},
+                                       .missing = {4096, 48, 32, 2, 128, 10240, 128512, 32768, 1e-5, 1, 2, 2},
+                                       LLAMA_TABLES,
+                                       .keys = {ROTARY_KEYS, {"attention_bias", "qkv_bias"}, {"mlp_bias", "bias"}},
+                                       .read = read_internlm3};
