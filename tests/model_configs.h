@@ -1,8 +1,8 @@
 /* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
  * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
  * positions (SmolLM3), weights of norms minus 1 and soft-capping (Gemma 2), two rotary tables (Gemma 3), rules of their
- * own for layers without a window (OLMo 3), whole tensors and longrope (Phi-3), neighbours and four norms (GLM-4), queries
- * that grow (Ministral 3). */
+ * own for layers without a window (OLMo 3), whole tensors and longrope (Phi-3), neighbours and four norms (GLM-4),
+ * queries that grow (Ministral 3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
