@@ -31,12 +31,15 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
     }
 }
 
+static const char *const CONFIGS[] = {GPT2,   QWEN3,  MISTRAL, LLAMA, OLMO2, GRANITE,   SMOLLM3,
+                                      GEMMA2, GEMMA3, OLMO3,   PHI3,  GLM4,  MINISTRAL3};
+enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
+
 /* Evaluation between two steps included, which uses the first block's place. */
 TEST(recomputation_is_bitwise_identical)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {17, 1, 30};
-    for (int k = 0; k < 14; k++) {
+    for (int k = 0; k < 2 * N_CONFIGS; k++) {
         dt_model_options opt = ref_options(48, 32, k % 2 ? DT_BF16 : DT_F32);
         ref_model keep, again;
         dt_batch b, c;
@@ -68,9 +71,8 @@ static const double ROUNDING = 4e-6;
 
 TEST(packed_sequences_give_the_losses_of_separate_ones)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {9, 14, 1, 24};
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < N_CONFIGS; k++) {
         const dt_model_options opt = ref_options(48, 32, DT_F32);
         ref_model r;
         dt_batch b;
