@@ -9,6 +9,7 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages omit default fields */
 #pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-variable"
 
 static const char *const tokens[] = {
     "<s>",          "</s>",   "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
@@ -107,7 +108,7 @@ static json_t *read_json(const char *path)
 static dt_err render(const dt_chat *c, const dt_message *m, int n, unsigned flags)
 {
     dt_pieces p = {0};
-    const dt_err err = dt_chat_render(c, m, n, flags, &p);
+    const dt_err err = dt_chat_render(c, m, n, NULL, flags, &p);
     dt_pieces_free(&p);
     return err;
 }

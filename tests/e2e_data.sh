@@ -12,8 +12,7 @@ ends "no output" 64 run 0 ./dtrain-data
 ends "no input" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5"
 ends_saying "unknown option" 64 "no-such-thing" run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
 prints "the nearest option is named" 'unknown option; the nearest is --tokenizer' run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
-run 0 ./dtrain-data --template chat.jinja -o "$tmp/x.h5" README.md
-expect_text "Jinja files: what is accepted instead" 'found the Jinja file chat.jinja: copy it into the tokenizer'
+ends_saying "a Jinja file that is missing" 65 'no-chat.jinja: cannot' run 0 ./dtrain-data --template no-chat.jinja -o "$tmp/x.h5" README.md
 ends "an invalid number" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
 ends "unknown kind" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 ends "unknown template" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
@@ -489,6 +488,34 @@ is "its text is written, and its answers are trained on" "$(./dtrain-data show -
 prints "the dataset stores it" '^template +\{"jinja":' run 0 ./dtrain-data info "$tmp/own.h5"
 ends "a template can be named instead" 0 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" --template chatml "$tmp/one-chat.jsonl"
 expect_text "the template is reported" "chat template: chatml \(by name\)$"
+
+# Tools: records as MedicalGPT has them, and OpenAI's, in every kind. Calls are targets, results are not.
+cat >"$tmp/tools.jinja" <<'END'
+{% for t in tools or [] %}T {{ t.function.name }}
+{% endfor %}
+{% for m in messages %}
+<|im_start|>{{ m.role }} {{ m.content }}{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}<|im_start|>assistant {% endif %}
+END
+tool='{"name": "f", "parameters": {}}' call='{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": 1}"}}, {"name": "g", "arguments": {}}]}'
+asked='{"role": "user", "content": "q"}' result='{"role": "tool", "content": "r"}' said='{"role": "assistant", "content": "x"}'
+with_tools() { # NAME KIND RECORD SHOWN
+    echo "$3" >"$tmp/tools.jsonl"
+    ends "tools: $1" 0 run 0 ./dtrain-data --force -o "$tmp/tools.h5" --kind "$2" --tokenizer tests/data/tokenizer/smollm --template "$tmp/tools.jinja" "$tmp/tools.jsonl"
+    is "tools: the text of $1" "$(./dtrain-data show --tokenizer tests/data/tokenizer/smollm "$tmp/tools.h5" 0 | sed 1d | tr '\n' ' ' | sed 's/ *$//')" "$4"
+}
+with_tools "a glaive-style record" sft '{"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"}, {"from": "observation", "value": "r"}, {"from": "gpt", "value": "x"}], "tools": "[{\"name\": \"f\", \"parameters\": {}}]"}' \
+    'T f <|im_start|>user q<|im_end|> <|im_start|>assistant {+(f {"a": 1})<|im_end|>+} <|im_start|>tool r<|im_end|> <|im_start|>assistant {+x<|im_end|>+}'
+with_tools "OpenAI's messages" sft '{"messages": ['"$asked, $call, $result, $said"'], "tools": ['"$tool"']}' 'T f <|im_start|>user q<|im_end|> <|im_start|>assistant {+(f {"a": 1})(g {})<|im_end|>+} <|im_start|>tool r<|im_end|> <|im_start|>assistant {+x<|im_end|>+}'
+with_tools "a completion" sft '{"prompt": ['"$asked"'], "completion": ['"$call, $result, $said"'], "tools": ['"$tool"']}' 'T f <|im_start|>user q<|im_end|> <|im_start|>assistant {+(f {"a": 1})(g {})<|im_end|>+} <|im_start|>tool r<|im_end|> <|im_start|>assistant {+x<|im_end|> +}'
+with_tools "a preference" preference '{"prompt": ['"$asked, $call, $result"'], "chosen": ['"$said"'], "rejected": ['"$call"'], "tools": ['"$tool"']}' '---- chosen: 57 tokens, 54 of them prompt T f <|im_start|>user q<|im_end|> <|im_start|>assistant (f {"a": 1})(g {})<|im_end|> <|im_start|>tool r<|im_end|> <|im_start|>assistant {+x<|im_end|> +} ---- rejected: 73 tokens, 54 of them prompt T f <|im_start|>user q<|im_end|> <|im_start|>assistant (f {"a": 1})(g {})<|im_end|> <|im_start|>tool r<|im_end|> <|im_start|>assistant {+(f {"a": 1})(g {})<|im_end|> +}'
+with_tools "an unpaired answer" unpaired '{"prompt": ['"$asked"'], "completion": ['"$call"'], "label": true, "tools": ['"$tool"']}' 'label true T f <|im_start|>user q<|im_end|> <|im_start|>assistant {+(f {"a": 1})(g {})<|im_end|> +}'
+with_tools "a prompt" prompts '{"prompt": ['"$asked, $call, $result"'], "tools": ['"$tool"']}' 'T f <|im_start|>user q<|im_end|> <|im_start|>assistant (f {"a": 1})(g {})<|im_end|> <|im_start|>tool r<|im_end|> <|im_start|>assistant  ---- record {"tools":[{"name":"f","parameters":{}}]}'
+ends "tools for a template without them" 0 run 0 ./dtrain-data --force -o "$tmp/tools.h5" "$tmp/tools.jsonl"
+expect_text "tools that become text are reported" "the tools of 1 record written into the system message"
+expect_text "calls, too" "1 message with tool calls written as plain text"
+
 echo '{% for m in messages %}' >"$tmp/own/chat_template.jinja"
 ends "a template with an error is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
 expect_text "the line is named" "chat_template.jinja: line 1: expected "

@@ -165,6 +165,12 @@ expect "max_length counts the prompt" grep -qE '"n_new_tokens":[123],' "$tmp/tex
 echo '{"messages": [{"role": "user", "content": "hi"}]}' >"$tmp/messages.jsonl"
 generate 0 "$m" --prompts "$tmp/messages.jsonl" --chat-template chatml --max-new-tokens 2 --threads 1 --jsonl
 expect "messages come back as text, too" grep -q '"prompt":"<|im_start|>user\\nhi<|im_end|>' "$tmp/text"
+echo '[{"name": "f"}]' >"$tmp/tools.json"
+generate 0 "$m" --prompts "$tmp/messages.jsonl" --tools "$tmp/tools.json" --chat-template plain --max-new-tokens 2 --threads 1 --jsonl
+expect "tools of a file are part of the prompt" grep -qF '"prompt":"[{\"name\": \"f\"}]\n\nUser: hi' "$tmp/text"
+ends "tools in a conversation" 0 run 2 ./dtrain-generate "$m" --chat --prompt hi --tools "$tmp/tools.json" --chat-template plain --max-new-tokens 2 --threads 1
+echo '[1]' >"$tmp/tools.json"
+ends_saying "tools that are none" 65 'tools.json: tools: expected a list of' run 0 ./dtrain-generate "$m" --chat --prompt hi --tools "$tmp/tools.json" --threads 1
 
 full_only
 

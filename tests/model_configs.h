@@ -1,6 +1,8 @@
 /* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
  * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
- * positions (SmolLM3), weights of norms minus 1 and soft-capping (Gemma 2), two rotary tables (Gemma 3). */
+ * positions (SmolLM3), weights of norms minus 1 and soft-capping (Gemma 2), two rotary tables (Gemma 3), rules of their
+ * own for layers without a window (OLMo 3), whole tensors and longrope (Phi-3), neighbours and four norms (GLM-4),
+ * queries that grow (Ministral 3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
@@ -36,5 +38,23 @@ static const char GEMMA3[] =
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 1, \"head_dim\": 8, "
     "\"rms_norm_eps\": 1, \"query_pre_attn_scalar\": 12, \"sliding_window\": 4, \"sliding_window_pattern\": 2, "
     "\"rope_local_base_freq\": 500}";
+static const char OLMO3[] =
+    "{\"model_type\": \"olmo3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 4, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+    "\"sliding_window\": 4, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+    "\"original_max_position_embeddings\": 16}}";
+static const char PHI3[] =
+    "{\"model_type\": \"phi3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"pad_token_id\": null, \"resid_pdrop\": 0.2, "
+    "\"original_max_position_embeddings\": 12, \"rope_scaling\": {\"rope_type\": \"longrope\", "
+    "\"short_factor\": [1, 1.5], \"long_factor\": [2, 4]}}";
+static const char GLM4[] =
+    "{\"model_type\": \"glm4\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12}";
+static const char MINISTRAL3[] =
+    "{\"model_type\": \"ministral3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+    "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 5, "
+    "\"llama_4_scaling_beta\": 0.5}}";
 
 #endif

@@ -505,6 +505,55 @@ TEST(transformers_finds_the_same)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 
+/* Continue the first n_ids tokens of a text, of which the cache has n_cached. Returns the prompt tokens computed. */
+static int64_t continue_text(ref_model *r, int32_t *ids, int32_t n_ids, int32_t n_cached, int32_t max_ids)
+{
+    dt_sequence q = {.ids = ids, .n_prompt = n_ids, .n_ids = n_ids, .max_ids = max_ids, .n_cached = n_cached},
+                *list[] = {&q};
+    dt_generate_stats stats;
+    dt_generate_options opt = {.sampling = dt_sampling_default(),
+                               .vocab_size = r->mc.vocab_size,
+                               .n_slots = 1,
+                               .recompute_at = dt_model_recompute_length(&r->mc, MAX_LEN),
+                               .max_tok = 5,
+                               .ledger = &r->ledger};
+    const dt_decoder d = dt_decoder_of_model(r->model);
+    opt.sampling.greedy = true;
+    assert_int_equal(dt_generate(&d, list, 1, &opt, &stats), DT_OK);
+    return stats.n_prompt_tok;
+}
+
+/* Its original context has 8 tokens. */
+TEST(a_conversation_that_outgrows_longrope_is_computed_again)
+{
+    int32_t ids[MAX_LEN] = {5, 17, 33, 2}, again[MAX_LEN];
+    ref_model r;
+    json_t *fixture = json_load_file("tests/data/generate/phi3.json", 0, NULL);
+    char *config = json_dumps(json_object_get(fixture, "config"), 0);
+    const dt_model_options mo = {.dtype = DT_F32,
+                                 .grad_dtype = DT_F32,
+                                 .max_tok = 20,
+                                 .max_seq = 1,
+                                 .max_pos = 24,
+                                 .cache_seqs = 1,
+                                 .cache_len = 24,
+                                 .batch_invariant = true};
+    if (ref_model_open(&r, "phi3", config, &mo) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_int_equal(continue_text(&r, ids, 4, 0, 6), 4);
+    ids[6] = 11;
+    assert_int_equal(continue_text(&r, ids, 7, 5, 8), 2); /* still short: the cache is continued */
+    ids[8] = 40, ids[9] = 3;
+    memcpy(again, ids, sizeof ids);
+    assert_int_equal(continue_text(&r, ids, 10, 7, 20), 10);
+    assert_int_equal(continue_text(&r, again, 10, 0, 20), 10);
+    assert_memory_equal(again, ids, sizeof ids);
+    assert_int_equal(continue_text(&r, ids, 21, 19, 22), 2); /* long already */
+    ref_model_close(&r);
+    assert_int_equal(ref_model_left(&r), 0);
+    free(config);
+    json_decref(fixture);
+}
+
 /* ---- log-probabilities of the sampler and of the scorer ---------------------------------------------------------- */
 
 /* Mean |logp_sampler - logp_scorer| over the new tokens, the scorer being the forward of training on the whole

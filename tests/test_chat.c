@@ -20,7 +20,7 @@ static void must_write_as_transformers(const char *path)
         assert_int_equal(dt_messages_parse(&m, json_object_get(one, "messages"), "messages", "role", "content"), DT_OK);
         const unsigned flags = (json_is_true(json_object_get(one, "generate")) ? DT_CHAT_GENERATE : 0u) |
                                (json_is_true(json_object_get(one, "thinking")) ? 0u : DT_CHAT_NO_THINK);
-        assert_int_equal(dt_chat_render(c, m.item, m.n, flags, &p), DT_OK);
+        assert_int_equal(dt_chat_render(c, m.item, m.n, NULL, flags, &p), DT_OK);
         if (strcmp(shown(&p, false), want) != 0)
             print_message("case %zu, %s\nfound:    %s\nexpected: %s\n", i, name, shown(&p, false), want);
         assert_string_equal(shown(&p, false), want);
@@ -82,7 +82,7 @@ TEST(thoughts_are_targets)
         dt_chat *c;
         dt_pieces p = {0};
         assert_int_equal(dt_chat_open(&c, "qwen3", &fake), DT_OK);
-        assert_int_equal(dt_chat_render(c, m, 2, 0, &p), DT_OK);
+        assert_int_equal(dt_chat_render(c, m, 2, NULL, 0, &p), DT_OK);
         assert_string_equal(strstr(shown(&p, true), "assistant\n") + 10, cases[i].shown);
         dt_pieces_free(&p);
         dt_chat_close(c);
@@ -99,7 +99,7 @@ static void marked(const char *name, const char *want)
                             {DT_ROLE_USER, "r", 1, 0},
                             {DT_ROLE_ASSISTANT, "y", 1, DT_LEARN_CONTENT, false}};
     assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
-    assert_int_equal(dt_chat_render(c, m, 4, 0, &p), DT_OK);
+    assert_int_equal(dt_chat_render(c, m, 4, NULL, 0, &p), DT_OK);
     assert_string_equal(shown(&p, true), want);
     dt_pieces_free(&p);
     dt_chat_close(c);
@@ -155,7 +155,7 @@ TEST(a_completion_is_a_target_to_its_end)
         dt_chat *c;
         dt_pieces p = {0};
         assert_int_equal(dt_chat_open(&c, cases[i].name, &fake), DT_OK);
-        assert_int_equal(dt_chat_render(c, m, 4, 0, &p), DT_OK);
+        assert_int_equal(dt_chat_render(c, m, 4, NULL, 0, &p), DT_OK);
         assert_string_equal(shown(&p, true), cases[i].want);
         dt_pieces_free(&p);
         dt_chat_close(c);
@@ -173,7 +173,7 @@ TEST(tokens_of_a_template_are_ids_where_there_are_any)
     assert_int_equal(dt_tokenizer_open(&bytes, "bytes"), DT_OK);
     assert_int_equal(dt_chat_open(&c, "chatml", bytes), DT_OK);
     assert_int_equal(dt_chat_end_token(c), -1);
-    assert_int_equal(dt_chat_render(c, &m, 1, 0, &p), DT_OK);
+    assert_int_equal(dt_chat_render(c, &m, 1, NULL, 0, &p), DT_OK);
     assert_true(p.span[0].text && memcmp(p.span[0].text, "<|im_start|>user\n", 17) == 0);
     dt_chat_close(c);
     dt_pieces_free(&p);
@@ -184,11 +184,11 @@ static void ids_of(const char *name, dt_tokenizer *t, dt_ids *ids)
 {
     dt_chat *c;
     dt_encoder *e;
-    const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+    dt_message m = {DT_ROLE_USER, "q", 1, 0};
     ids->n = 0;
     assert_int_equal(dt_encoder_open(&e, t), DT_OK);
     assert_int_equal(dt_chat_open(&c, name, t), DT_OK);
-    assert_int_equal(dt_chat_encode(c, e, &m, 1, DT_CHAT_GENERATE, ids), DT_OK);
+    assert_int_equal(dt_chat_encode(c, e, &(dt_messages){.item = &m, .n = 1}, DT_CHAT_GENERATE, ids), DT_OK);
     dt_chat_close(c);
     dt_encoder_close(e);
 }
@@ -248,7 +248,7 @@ TEST(a_template_can_come_from_a_file)
         DT_OK);
     assert_string_equal(dt_chat_name(c), "mine");
     assert_int_equal(dt_chat_end_token(c), EOS);
-    assert_int_equal(dt_chat_render(c, m, 2, 0, &p), DT_OK);
+    assert_int_equal(dt_chat_render(c, m, 2, NULL, 0, &p), DT_OK);
     assert_string_equal(shown(&p, true), "<s>Q(S) qA{:x</s>|}");
     dt_pieces_free(&p);
     dt_chat_close(c);
@@ -301,7 +301,7 @@ static char *text_of(const dt_chat *c)
                                    {DT_ROLE_TOOL, "t", 1, 0},
                                    {DT_ROLE_USER, "", 0, 0}};
     dt_pieces p = {0};
-    assert_int_equal(dt_chat_render(c, m, 5, DT_CHAT_GENERATE, &p), DT_OK);
+    assert_int_equal(dt_chat_render(c, m, 5, NULL, DT_CHAT_GENERATE, &p), DT_OK);
     char *text = strdup(shown(&p, false));
     dt_pieces_free(&p);
     return text;

@@ -17,8 +17,11 @@ TEST(fields_that_change_a_conversation_are_refused)
 {
     static const struct {
         const char *field, *named; /* NULL: accepted */
-    } cases[] = {{"\"tool_calls\": [{\"function\": {\"name\": \"f\"}}]", "message 0: tool_calls: "},
-                 {"\"function_call\": {\"name\": \"f\"}", "message 0: function_call: "},
+    } cases[] = {{"\"tool_calls\": [{\"function\": {\"name\": \"f\"}}]", NULL},
+                 {"\"function_call\": {\"name\": \"f\"}", NULL},
+                 {"\"tool_calls\": [{\"function\": {}}]", "message 0: tool_calls: expected"},
+                 {"\"tool_calls\": [{\"name\": \"f\"}], \"function_call\": {\"name\": \"f\"}",
+                  "message 0: tool_calls and function_call: expected only one"},
                  {"\"refusal\": \"no\"", "message 0: refusal: "},
                  {"\"audio\": {\"id\": \"x\"}", "message 0: audio: "},
                  {"\"tools\": \"[{}]\"", "message 0: tools: "},

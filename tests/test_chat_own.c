@@ -32,7 +32,7 @@ static void writes(const dt_chat *c, const dt_message *m, int n, unsigned flags,
 {
     dt_pieces p = {0};
     dt_error_clear();
-    if (dt_chat_render(c, m, n, flags, &p) != DT_OK) fail_msg("%s", dt_error_message());
+    if (dt_chat_render(c, m, n, NULL, flags, &p) != DT_OK) fail_msg("%s", dt_error_message());
     assert_string_equal(shown(&p, marks), want);
     dt_pieces_free(&p);
 }
@@ -95,7 +95,7 @@ TEST(answers_are_found_in_the_text)
         assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
         assert_int_equal(open_with(published(name), &own), DT_OK);
         assert_int_equal(dt_chat_end_token(own), dt_chat_end_token(c));
-        assert_int_equal(dt_chat_render(c, two_turns, 4, 0, &p), DT_OK);
+        assert_int_equal(dt_chat_render(c, two_turns, 4, NULL, 0, &p), DT_OK);
         char *want = strdup(shown(&p, true));
         writes(own, two_turns, 4, 0, true, want);
         free(want);
@@ -480,14 +480,15 @@ TEST(a_directory_s_template_is_found)
     found_in(folder, where);
     write_in(folder, "tokenizer_config.json", text[2]);
     found_in(folder,
-             "has the chat templates rag, tool_use, but none is named default: choose one of dtrain's templates");
+             "has the chat templates rag, tool_use, but none is named default: choose one of them, one of dtrain's");
     write_in(folder, "tokenizer_config.json", text[1]);
     snprintf(where, sizeof where, "%s/tokenizer_config.json", folder);
     found_in(folder, where);
     snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
     assert_int_equal(mkdir(more, 0700), 0);
     write_in(more, "rag.jinja", qwen2);
-    found_in(folder, "has the chat templates rag, but none is named default");
+    snprintf(where, sizeof where, "%s/additional_chat_templates", folder);
+    found_in(folder, where); /* the only one */
     write_in(folder, "chat_template.jinja", chatml);
     snprintf(where, sizeof where, "%s/chat_template.jinja", folder);
     found_in(folder, where);
@@ -531,13 +532,13 @@ TEST(the_own_template_decides_on_bos)
         dt_tokenizer t = wrapping;
         dt_encoder *e;
         dt_chat *c;
-        const dt_message m = {DT_ROLE_USER, "q", 1, 0};
+        dt_message m = {DT_ROLE_USER, "q", 1, 0};
         t.info.chat_template = cases[i].own ? published(cases[i].own) : NULL;
         assert_int_equal(dt_encoder_open(&e, &t), DT_OK);
         assert_int_equal(dt_chat_open(&c, cases[i].name, &t), DT_OK);
         if (cases[i].images) dt_chat_for_images(c);
         ids.n = 0;
-        assert_int_equal(dt_chat_encode(c, e, &m, 1, DT_CHAT_GENERATE, &ids), DT_OK);
+        assert_int_equal(dt_chat_encode(c, e, &(dt_messages){.item = &m, .n = 1}, DT_CHAT_GENERATE, &ids), DT_OK);
         assert_int_equal(ids.id[0] == BOS, cases[i].bos);
         for (size_t k = 1; k < ids.n; k++) assert_true(ids.id[k] != BOS && ids.id[k] != EOS);
         dt_chat_close(c);

@@ -416,6 +416,12 @@ TEST_WITH(a_block_has_the_launches_that_it_had, open_count, close_count)
                   {PLAIN("olmo2"), 13, 23, 4, 13},
                   {PLAIN("granite"), 9, 17, 3, 9},
                   {PLAIN("smollm3"), 9, 17, 3, 9},
+                  {PLAIN("olmo3"), 13, 23, 4, 13},
+                  {PLAIN("phi3"), 9, 17, 3, 9},
+                  {PLAIN("glm"), 9, 19, 3, 9},
+                  {PLAIN("qwen2"), 9, 19, 3, 9},
+                  {PLAIN("ministral3"), 9, 17, 3, 9},
+                  {PLAIN("glm4"), 13, 23, 3, 13},
                   {GEMMA("gemma2"), 13, 22, 3, 13},
                   {GEMMA("gemma3_text"), 13, 23, 4, 13},
                   {EXPERTS, 14, 25, 4, 14}};

@@ -42,8 +42,9 @@ static void must_refuse(const refusal *r)
 TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
 {
     static const refusal cases[] = {
-        {"{" CHAT ", 'tools': [{'type': 'function'}]}", "tools: tool descriptions"},
-        {"{" CHAT ", 'functions': [{'name': 'f'}]}", "functions: tool descriptions"},
+        {"{" CHAT ", 'tools': [1]}", "tools: expected a list of {\"name\""},
+        {"{" CHAT ", 'tools': [{'name': 'f'}], 'functions': [{'name': 'f'}]}",
+         "tools and functions: expected only one"},
         {"{" CHAT ", 'videos': ['a.mp4']}", "videos: only texts and images are supported"},
         {"{" SHAREGPT ", 'audios': ['a.wav']}", "audios: only texts and images are supported"},
         {"{" COMPLETION ", 'video': 'a.mp4'}", "video: "},
@@ -79,8 +80,13 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
         {"{" CHAT ", 'sample_weight': 0}", "sample_weight: the record has a weight"},
         {"{" PAIR ", 'weight': 2}", "weight: pairs have no weights"},
         {"{" PAIR ", 'videos': ['a']}", "videos: "},
-        {"{'prompt': [" Q "], 'tools': [1]}", "tools: tool descriptions"},
-        {"{'question': 'q', 'answer': 'a', 'tools': [1]}", "tools: tool descriptions"},
+        {"{" PAIR ", 'tools': [{'name': 'f'}]}", "tools: plain text cannot have tools"},
+        {"{'prompt': [" Q "], 'tools': [1]}", "tools: expected a list"},
+        {"{'question': 'q', 'answer': 'a', 'tools': 1}", "tools: expected a list"},
+        {"{'prompt': [" Q "], 'chosen': [" A ", {'role': 'tool', 'content': 'r'}, " A "], 'rejected': [" A "]}",
+         "message 2: the result of a tool in an answer would be compared"},
+        {"{'prompt': [" Q "], 'completion': [" A ", {'role': 'tool', 'content': 'r'}, " A "], 'label': true}",
+         "message 2: the result of a tool in an answer would be compared"},
         {"{'prompt': [" Q "], 'videos': ['a']}", "videos: "},
         {"{" CHAT ", 'history': [['q', 'a']]}", "history: the record has a list of messages"},
         {"{" COMPLETION ", 'system': 's'}",
@@ -104,11 +110,13 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
          "message 1: train excludes the answer from the loss, but a preference"},
         {"{'prompt': [" Q "], 'chosen': [{'role': 'assistant', 'content': '', 'tool_calls': [{}]}], 'rejected': [" A
          "]}",
-         "message 0: tool_calls: tool calls"},
-        {"{" WITHOUT("'tool_calls': [{}]") "}", "message 1: tool_calls: tool calls"},
+         "message 0: tool_calls: expected"},
+        {"{" WITHOUT("'tool_calls': [{}]") "}", "message 1: tool_calls: expected"},
         {"{" WITHOUT("'reasoning_content': 'why'") "}",
          "message 1: reasoning_content: the template plain has no block"},
         /* not these */
+        {"{" CHAT ", 'tools': [{'type': 'function'}]}", NULL},
+        {"{" CHAT ", 'functions': [{'name': 'f'}]}", NULL},
         {"{" CHAT ", 'tools': null, 'videos': [], 'system': '', 'history': [], 'chat_template_kwargs': {}}", NULL},
         {"{" CHAT ", 'tools': '[]', 'weight': 1, 'labels': 'good', 'label': 3, 'input_ids': null}", NULL},
         {"{'text': 't', 'label': 0, 'weight': 2.5, 'video': 'v', 'tools': [1], 'system': 's'}", NULL},

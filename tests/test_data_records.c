@@ -113,7 +113,7 @@ TEST_WITH(prompts_are_not_trained_on, clear, NULL)
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
         {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}, "
          "{'role': 'tool', 'content': 'o'}, {'role': 'assistant', 'content': 'b'}]}",
-         "User: q\nAssistant:{ a$Tool: o\nAssistant: b$}"},
+         "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
         {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}, "
          "{'role': 'tool', 'content': 'o'}, {'role': 'assistant', 'content': 'b'}]}",
          "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},

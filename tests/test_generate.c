@@ -308,8 +308,11 @@ TEST(fields_of_prompts_are_used_or_refused)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", "
          "\"reasoning_content\": \"why\"}, {\"role\": \"user\", \"content\": \"r\"}]}",
          "file:1: messages: message 1: reasoning_content: the template chatml", DT_ERR_DATA},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [{}]}",
-         "file:1: messages: tools: ", DT_ERR_DATA},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [{\"name\": \"f\"}]}",
+         "<|im_start|>system\n[{\"name\": \"f\"}]<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
+         DT_OK},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": 1}",
+         "file:1: messages: tools: expected a list", DT_ERR_DATA},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"history\": [[\"a\", \"b\"]]}",
          "file:1: messages: history: ", DT_ERR_DATA},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"videos\": [\"v\"]}",

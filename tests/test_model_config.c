@@ -337,6 +337,24 @@ TEST(inline_keys_override_a_file)
     remove(path);
 }
 
+TEST(an_inline_rule_of_rotation_keeps_base_and_part)
+{
+    char path[] = "/tmp/dtrain-config-XXXXXX", ini[256];
+    const int fd = mkstemp(path);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    dt_model_config mc;
+    assert_non_null(f);
+    fputs(quoted("{'model_type': 'glm4', 'head_dim': 20, 'rope_parameters': {'rope_theta': 77, "
+                 "'partial_rotary_factor': 0.4}}"),
+          f);
+    fclose(f);
+    snprintf(ini, sizeof ini, "[model]\nconfig = %s\nrope_scaling = {'rope_type': 'linear', 'factor': 2}\n", path);
+    if (from_ini(&mc, ini) != DT_OK) fail_msg("%s", dt_error_message());
+    assert_true(mc.rope_type == DT_ROPE_LINEAR && mc.rope_theta == 77 && dt_model_rotary_dim(&mc) == 8);
+    dt_model_config_free(&mc);
+    remove(path);
+}
+
 TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
 {
     static const struct {

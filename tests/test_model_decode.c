@@ -29,6 +29,9 @@ static const char *const CONFIGS[] = {
     SMOLLM3,
     GEMMA2,
     GEMMA3,
+    OLMO3,
+    GLM4,
+    MINISTRAL3,
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

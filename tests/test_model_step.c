@@ -31,24 +31,27 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
     }
 }
 
+static const char *const ALL_CONFIGS[] = {GPT2,   QWEN3,  MISTRAL, LLAMA, OLMO2, GRANITE,   SMOLLM3,
+                                          GEMMA2, GEMMA3, OLMO3,   PHI3,  GLM4,  MINISTRAL3};
+enum { N_CONFIGS = sizeof ALL_CONFIGS / sizeof ALL_CONFIGS[0] };
+
 /* Evaluation between two steps included, which uses the first block's place. */
 TEST(recomputation_is_bitwise_identical)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {17, 1, 30};
-    for (int k = 0; k < 14; k++) {
+    for (int k = 0; k < 2 * N_CONFIGS; k++) {
         dt_model_options opt = ref_options(48, 32, k % 2 ? DT_BF16 : DT_F32);
         ref_model keep, again;
         dt_batch b, c;
         double loss[4];
         opt.reproducible = true;
-        open_plain_model(&keep, &b, CONFIGS[k / 2], &opt);
+        open_plain_model(&keep, &b, ALL_CONFIGS[k / 2], &opt);
         fill(&keep, &b, 3, LENS);
         assert_int_equal(ref_model_grads(&keep, &b, 5, 1, &loss[0]), DT_OK);
         assert_int_equal(ref_model_loss(&keep, &b, false, 0, &loss[1], NULL), DT_OK);
         for (int how = DT_RECOMPUTE_SELECTIVE; how <= DT_RECOMPUTE_BLOCK; how++) {
             opt.recompute = (dt_recompute)how;
-            open_plain_model(&again, &c, CONFIGS[k / 2], &opt);
+            open_plain_model(&again, &c, ALL_CONFIGS[k / 2], &opt);
             fill(&again, &c, 3, LENS);
             for (int step = 0; step < 2; step++) {
                 ref_model_forget_grads(&again);
@@ -68,14 +71,13 @@ static const double ROUNDING = 4e-6;
 
 TEST(packed_sequences_give_the_losses_of_separate_ones)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {9, 14, 1, 24};
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < N_CONFIGS; k++) {
         const dt_model_options opt = ref_options(48, 32, DT_F32);
         ref_model r;
         dt_batch b;
         float packed[48], alone[48];
-        open_plain_model(&r, &b, CONFIGS[k], &opt);
+        open_plain_model(&r, &b, ALL_CONFIGS[k], &opt);
         fill(&r, &b, 4, LENS);
         assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, packed),
                          DT_OK); /* dropout included: its random values belong to tokens */

@@ -2,6 +2,7 @@
  * does is unknown, so opening a template renders a test question. */
 #include "chat_private.h"
 
+#include "dtrain/io/io.h"
 #include "dtrain/text/space.h"
 
 #include <stdlib.h>
@@ -59,8 +60,8 @@ static dt_err find_end(dt_chat *c)
     dt_jinja_result r;
     dt_jinja_part *answer = NULL;
     int n = 0;
-    DT_TRY(dt_chat_evaluate(c, talk, 2, 0, 0, &r));
-    const dt_err err = dt_chat_targets(c, talk, 2, &r, &answer, &n);
+    DT_TRY(dt_chat_evaluate(c, talk, 2, NULL, 0, 0, &r));
+    const dt_err err = dt_chat_targets(c, talk, 2, NULL, &r, &answer, &n);
     for (int i = 0; i < n; i++)
         for (size_t at = answer[i].from, len; at < answer[i].to; at += len ? len : 1)
             len = dt_chat_token_at(c, r.text + at, &c->end_token);
@@ -70,6 +71,9 @@ static dt_err find_end(dt_chat *c)
     dt_jinja_result_free(&r);
     return err;
 }
+
+/* Name of the template for conversations with tools, as a key of lists of templates and of specs. */
+static const char tool_use[] = "tool_use";
 
 /* True if the spec is another program's Jinja text, as dt_chat_spec writes it. */
 static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) == 0; }
@@ -88,11 +92,12 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
 {
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
-    DT_TRY(dt_chat_evaluate(c, talk, 1, 0, 0, &said));
-    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, 0, DT_CHAT_MARK_WORDS, &answered));
+    DT_TRY(dt_chat_evaluate(c, talk, 1, NULL, 0, 0, &said));
+    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered));
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
+    c->has_header = has_header;
     c->after_question = strdup(after);
     c->after_answer = strdup(mark ? mark + DT_CHAT_MARK_NBYTES : "");
     c->header = strdup(has_header ? asked->text + said.nbytes : after);
@@ -105,10 +110,27 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
 static dt_err ask(const dt_chat *c, const dt_message *question, dt_jinja_result *asked)
 {
     dt_error_clear();
-    DT_TRY(dt_chat_evaluate(c, question, 1, DT_CHAT_GENERATE, 0, asked));
+    DT_TRY(dt_chat_evaluate(c, question, 1, NULL, DT_CHAT_GENERATE, 0, asked));
     if (strstr(asked->text, question->text)) return DT_OK;
     dt_jinja_result_free(asked);
     return dt_fail(DT_ERR_DATA, "it leaves out the text of a question");
+}
+
+/* Determine whether the template takes a list of parts as it is: it writes the text, and not Python's form of the
+ * list. */
+static dt_err look_at_parts(const dt_chat *c, bool image, bool *takes)
+{
+    json_t *parts = json_pack("[{s:s, s:s}]", "type", "text", "text", "Hello?");
+    if (image && parts) json_array_insert_new(parts, 0, json_pack("{s:s}", "type", "image"));
+    const dt_message question = {.role = DT_ROLE_USER, .text = "Hello?", .nbytes = 6, .parts = parts};
+    dt_jinja_result r = {0};
+    DT_CHECK(parts, DT_ERR_MEMORY, "out of memory for a chat template");
+    *takes = true;
+    const dt_err err = unless_refused(dt_chat_evaluate(c, &question, 1, NULL, 0, 0, &r));
+    *takes = r.text && strstr(r.text, "Hello?") && !strstr(r.text, "'type'") && !strstr(r.text, "\"type\"");
+    dt_jinja_result_free(&r);
+    json_decref(parts);
+    return err;
 }
 
 /* Determine whether the template takes contents as texts or as lists of parts. If it takes neither, the reported error
@@ -127,7 +149,10 @@ static dt_err look_at(dt_chat *c)
     c->dated = asked.dated;
     err = look_at_answers(c, &question, &asked);
     dt_jinja_result_free(&asked);
-    return err;
+    DT_TRY(err);
+    DT_TRY(look_at_parts(c, false, &c->text_parts));
+    DT_TRY(look_at_parts(c, true, &c->image_parts));
+    return dt_chat_look_at_tools(c);
 }
 
 static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
@@ -147,15 +172,40 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
                    dt_chat_place(c->tokenizer), why, advice);
 }
 
+/* The template that transformers uses for conversations with tools. text: NULL: there is none. */
+static dt_err open_with_tools(dt_chat *c, const char *name, const char *text)
+{
+    if (!text) return DT_OK;
+    DT_TRY(new_chat(&c->with_tools, c->tokenizer));
+    c->with_tools->test_tools = dt_chat_test_tools();
+    DT_CHECK(c->with_tools->test_tools && json_object_set_new(c->spec, tool_use, json_string(text)) == 0, DT_ERR_MEMORY,
+             "out of memory for a chat template");
+    return parse_jinja(c->with_tools, name, text);
+}
+
 static dt_err open_jinja(dt_chat *c, const char *spec)
 {
     json_t *root = json_loads(spec, 0, NULL);
     const char *text = dt_form_text(root, "jinja");
-    const dt_err err =
-        text ? parse_jinja(c, "jinja", text) : dt_fail(DT_ERR_DATA, "template: expected {\"jinja\": TEXT}");
+    dt_err err = text ? parse_jinja(c, "jinja", text) : dt_fail(DT_ERR_DATA, "template: expected {\"jinja\": TEXT}");
+    if (err == DT_OK) err = open_with_tools(c, "jinja", dt_form_text(root, tool_use));
     json_decref(root);
     return err;
 }
+
+static dt_err open_jinja_file(dt_chat *c, const char *path)
+{
+    enum { MAX_NBYTES = 16 << 20 };
+    char *text;
+    size_t n;
+    DT_TRY(dt_read_file(path, MAX_NBYTES, &text, &n));
+    const dt_err err = strlen(text) == n ? parse_jinja(c, path, text)
+                                         : dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+    free(text);
+    return err;
+}
+
+static bool is_jinja_file(const char *name) { return dt_has_ending(name, ".jinja") || dt_has_ending(name, ".j2"); }
 
 static dt_err open_form(dt_chat *c, const char *name)
 {
@@ -167,17 +217,45 @@ static dt_err open_form(dt_chat *c, const char *name)
                *user = dt_form_text(json_object_get(c->form, "user"), "prefix");
     c->writes_bos = (begin && strstr(begin, "{bos}")) || (user && strncmp(user, "{bos}", 5) == 0);
     c->wrapped = !c->writes_bos;
+    c->writes_thoughts = dt_form_text(c->form, "think_off");
     return find_end(c);
 }
 
 dt_err dt_chat_open_named(dt_chat **c, const char *name, const dt_tokenizer *t)
 {
     dt_err err = new_chat(c, t);
-    if (err == DT_OK) err = is_jinja(name) ? open_jinja(*c, name) : open_form(*c, name);
+    const char *own = dt_form_text(dt_tokenizer_get_info(t)->chat_templates, name);
+    if (err == DT_OK)
+        err = is_jinja(name)        ? open_jinja(*c, name)
+              : is_jinja_file(name) ? open_jinja_file(*c, name)
+              : own                 ? parse_jinja(*c, name, own)
+                                    : open_form(*c, name);
     if (err == DT_OK) return DT_OK;
     dt_chat_close(*c);
     *c = NULL;
     return err;
+}
+
+/* The default template, or the only one. NULL: none, or several without a default. */
+static const char *only_template(const dt_tokenizer_info *info)
+{
+    json_t *all = (json_t *)info->chat_templates;
+    const bool only = !info->chat_template && json_object_size(all) == 1;
+    return only ? json_string_value(json_object_iter_value(json_object_iter(all))) : info->chat_template;
+}
+
+static dt_err refuse_names(const dt_tokenizer *t)
+{
+    char names[512] = "";
+    const char *name;
+    json_t *text;
+    size_t n = 0;
+    json_object_foreach((json_t *)dt_tokenizer_get_info(t)->chat_templates, name, text) if (n < sizeof names) n +=
+        (size_t)snprintf(names + n, sizeof names - n, "%s%.60s", n ? ", " : "", name);
+    return dt_fail(DT_ERR_USAGE,
+                   "template: %s has the chat templates %s, but none is named default: choose one of them, one of "
+                   "dtrain's templates (dtrain-data --help lists them) or a JSON file",
+                   dt_chat_place(t), names);
 }
 
 dt_err dt_chat_open_own(dt_chat **c, const dt_tokenizer *t)
@@ -188,7 +266,9 @@ dt_err dt_chat_open_own(dt_chat **c, const dt_tokenizer *t)
     dt_err err = new_chat(c, t);
     if (err == DT_OK && asprintf(&name, "%s/%s", dt_chat_place(t), file) < 0)
         err = dt_fail(DT_ERR_MEMORY, "out of memory for a name");
-    if (err == DT_OK) err = parse_jinja(*c, name, info->chat_template);
+    if (err == DT_OK) err = parse_jinja(*c, name, only_template(info));
+    if (err == DT_OK && info->chat_template)
+        err = open_with_tools(*c, name, dt_form_text(info->chat_templates, tool_use));
     free(name);
     if (err == DT_OK) return DT_OK;
     dt_chat_close(*c);
@@ -201,11 +281,8 @@ static dt_err open_automatic(dt_chat **c, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     char *spec = dt_chat_written(t);
-    if (spec || !info->chat_template) {
-        DT_CHECK(spec || !info->chat_template_names, DT_ERR_USAGE,
-                 "template: %s has the chat templates %s, but none is named default: choose one of dtrain's templates "
-                 "(dtrain-data --help lists them) or a JSON file",
-                 dt_chat_place(t), info->chat_template_names);
+    if (spec || !only_template(info)) {
+        if (!spec && info->chat_templates) return refuse_names(t);
         const dt_err err = dt_chat_open_named(c, spec ? spec : "plain", t);
         free(spec);
         return err;
@@ -222,8 +299,8 @@ static bool same_text(const dt_chat *a, const dt_chat *b)
                                {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1},
                                {.role = DT_ROLE_USER, .text = "r", .nbytes = 1}};
     dt_jinja_result one = {0}, two = {0};
-    const bool both = dt_chat_evaluate(a, talk, 3, DT_CHAT_GENERATE, 0, &one) == DT_OK &&
-                      dt_chat_evaluate(b, talk, 3, DT_CHAT_GENERATE, 0, &two) == DT_OK;
+    const bool both = dt_chat_evaluate(a, talk, 3, NULL, DT_CHAT_GENERATE, 0, &one) == DT_OK &&
+                      dt_chat_evaluate(b, talk, 3, NULL, DT_CHAT_GENERATE, 0, &two) == DT_OK;
     const bool same = both && one.nbytes == two.nbytes && memcmp(one.text, two.text, one.nbytes) == 0;
     dt_jinja_result_free(&one);
     dt_jinja_result_free(&two);
@@ -246,11 +323,13 @@ static dt_err wrap_as_own(dt_chat *c)
     return DT_OK;
 }
 
-static dt_err name_source(dt_chat *c, bool automatic)
+static dt_err name_source(dt_chat *c, const char *asked, bool automatic)
 {
-    const bool has = dt_tokenizer_get_info(c->tokenizer)->chat_template;
+    const bool has = dt_tokenizer_get_info(c->tokenizer)->chat_template, by_name = !automatic && !is_jinja(asked);
     const char *place = dt_chat_place(c->tokenizer), *file = dt_tokenizer_get_info(c->tokenizer)->chat_template_file;
-    const int n = automatic && !c->form ? asprintf(&c->source, "%s", c->name)
+    const char *more = c->with_tools ? " (default, and tool_use for conversations with tools)" : "";
+    const int n = automatic && !c->form ? asprintf(&c->source, "%s%s", c->name, more)
+                  : by_name && !c->form ? asprintf(&c->source, "%s (by name)", c->name)
                   : automatic && has    ? asprintf(&c->source, "%s (%s/%s)", c->name, place, file ? file : "")
                   : automatic           ? asprintf(&c->source, "%s (%s has no chat template)", c->name, place)
                   : c->form             ? asprintf(&c->source, "%s (by name)", c->name)
@@ -266,7 +345,7 @@ dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t)
     *c = NULL;
     dt_err err = automatic ? open_automatic(c, t) : dt_chat_open_named(c, name, t);
     if (err == DT_OK && !automatic) err = wrap_as_own(*c);
-    if (err == DT_OK) err = name_source(*c, automatic);
+    if (err == DT_OK) err = name_source(*c, name, automatic);
     if (err == DT_OK) return DT_OK;
     dt_chat_close(*c);
     *c = NULL;
@@ -276,6 +355,8 @@ dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t)
 void dt_chat_close(dt_chat *c)
 {
     if (!c) return;
+    dt_chat_close(c->with_tools);
+    json_decref(c->test_tools);
     dt_jinja_close(c->jinja);
     json_decref(c->form);
     json_decref(c->spec);
@@ -285,6 +366,8 @@ void dt_chat_close(dt_chat *c)
     free(c->after_question);
     free(c->after_answer);
     free(c->header);
+    free(c->after_call);
+    free(c->result_header);
     free(c);
 }
 
@@ -294,6 +377,8 @@ const char *dt_chat_name(const dt_chat *c) { return c->name; }
 const char *dt_chat_source(const dt_chat *c) { return c->source; }
 int32_t dt_chat_end_token(const dt_chat *c) { return c->end_token; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
+bool dt_chat_reads_tools(const dt_chat *c) { return c->reads_tools; }
+bool dt_chat_writes_calls(const dt_chat *c) { return c->writes_calls; }
 void dt_chat_for_images(dt_chat *c) { c->wrapped = !c->writes_bos; }
 const char *dt_chat_input_system(const dt_chat *c) { return dt_form_text(c->form, "input_system"); }
 const char *dt_chat_input_join(const dt_chat *c)

@@ -26,10 +26,15 @@ enum {
     DT_CHAT_MARK_QUESTIONS = DT_CHAT_MARK_QUESTION_WORDS | DT_CHAT_MARK_QUESTION_ENDS
 };
 
+/** The id of a test conversation's tool call. Templates of some models require nine letters and digits. */
+#define DT_CHAT_CALL_ID "call00001"
+
 struct dt_chat {
     char *name, *source;
-    json_t *form; /* NULL: the Jinja text is another program's */
-    json_t *spec; /* a name, an object of a form, or {"jinja": TEXT} */
+    json_t *form;               /* NULL: the Jinja text is another program's */
+    struct dt_chat *with_tools; /* the template for conversations with tools; NULL: this one */
+    json_t *test_tools;         /* a template for conversations with tools receives these if there are none */
+    json_t *spec;               /* a name, an object of a form, or {"jinja": TEXT} */
     const dt_tokenizer *tokenizer;
     dt_jinja *jinja;
     char *text;            /* of the template */
@@ -39,11 +44,18 @@ struct dt_chat {
     char *after_question, *after_answer, *header;
     int32_t end_token;
     dt_wrap wrap;
-    bool writes_bos; /* the template begins with BOS */
-    bool wrapped;    /* the tokenizer's BOS is put before the text */
-    bool parts;      /* contents are passed as lists of parts */
-    bool dated;      /* the template uses the date */
-    time_t day;      /* the date that the template receives */
+    bool writes_bos;              /* the template begins with BOS */
+    bool wrapped;                 /* the tokenizer's BOS is put before the text */
+    bool parts;                   /* contents are passed as lists of parts */
+    bool text_parts, image_parts; /* lists of texts, or of images and texts, are passed as they are */
+    bool reads_tools, writes_calls, writes_thoughts;
+    bool has_header;         /* add_generation_prompt adds text */
+    dt_content call_content; /* of an answer with calls, if the record does not say */
+    bool call_text;          /* arguments of calls are passed as JSON text, not as objects */
+    char *after_call;        /* text after the arguments of an answer's last call, DT_CHAT_CALL_ID; NULL: unknown */
+    char *result_header;     /* as header, after a tool's result; NULL: unknown */
+    bool dated;              /* the template uses the date */
+    time_t day;              /* the date that the template receives */
 };
 
 /* ---- forms.c ----------------------------------------------------------------------------------------------------- */
@@ -58,21 +70,45 @@ const char *dt_form_text(const json_t *form, const char *key);
 
 /* ---- render.c ---------------------------------------------------------------------------------------------------- */
 
-/** Evaluate the template. marks: DT_CHAT_MARK_*. DT_ERR_DATA, DT_ERR_MEMORY. */
-dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int marks,
-                        dt_jinja_result *r);
+/** The template that renders a conversation with these tools (NULL: none). */
+const dt_chat *dt_chat_for(const dt_chat *c, const json_t *tools);
+/** Evaluate the template. tools: NULL: none. marks: DT_CHAT_MARK_*. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags,
+                        int marks, dt_jinja_result *r);
 /** Length of the special token at the start of a text that ends with a 0; 0: none. id: out; unchanged for a token that
  *  the tokenizer lacks (dt_chat_token_meant). */
 size_t dt_chat_token_at(const dt_chat *c, const char *text, int32_t *id);
 /** Length of <|NAME|> at the start of a text, whether or not the tokenizer has such a token; 0: none. */
 size_t dt_chat_token_meant(const char *text);
 
+/* ---- tools.c ----------------------------------------------------------------------------------------------------- */
+
+/** Read the tool calls of a message from its fields. calls: out; NULL: none. given: out, as they are in the field.
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls,
+                             const json_t **given);
+/** Read the calls from the text of a message of role function_call. DT_ERR_MEMORY. */
+dt_err dt_message_read_call_text(dt_messages *m, dt_message *out);
+/** Give a result of ShareGPT's form the id and the name of its call. */
+dt_err dt_message_find_call(dt_messages *m, dt_message *out);
+
+/* ---- calls.c ----------------------------------------------------------------------------------------------------- */
+
+/** Offset in text, the rendered conversation, after the arguments of the last call of message i. *found false: the
+ *  calls change other text. DT_ERR_MEMORY, DT_ERR_DATA. */
+dt_err dt_chat_find_call(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, int i,
+                         const dt_jinja_result *text, size_t *at, bool *found);
+/** Descriptions of tools for test conversations. A new reference; NULL: no memory. */
+json_t *dt_chat_test_tools(void);
+/** Determine how a template writes thoughts, tools, calls and results. DT_ERR_MEMORY. */
+dt_err dt_chat_look_at_tools(dt_chat *c);
+
 /* ---- targets.c --------------------------------------------------------------------------------------------------- */
 
 /** Parts of a rendered text that are targets, in order. part: out, malloc'ed. DT_ERR_DATA: they cannot be determined.
  */
-dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
-                       dt_jinja_part **part, int *n_parts);
+dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const json_t *tools,
+                       const dt_jinja_result *text, dt_jinja_part **part, int *n_parts);
 
 /* ---- chat.c ------------------------------------------------------------------------------------------------------ */
 

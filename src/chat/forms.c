@@ -101,8 +101,8 @@ static dt_err unknown_name(const char *name)
     for (int i = 0, n = 0; dt_chat_named(i, &one, &about) && n < (int)sizeof names; i++)
         n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", one);
     const char *near = near_name(name);
-    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, or a JSON file, found %s%s%s%s", names, name,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return dt_fail(DT_ERR_USAGE, "template: expected auto, %s, a JSON file, or a Jinja file, found %s%s%s%s", names,
+                   name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 /* ---- users' forms ------------------------------------------------------------------------------------------------ */
@@ -164,10 +164,6 @@ static dt_err read_form(const char *path, json_t **root)
 dt_err dt_form_find(const char *name, json_t **form, json_t **spec)
 {
     *form = *spec = NULL;
-    DT_CHECK(!dt_has_ending(name, ".jinja") && !dt_has_ending(name, ".j2"), DT_ERR_USAGE,
-             "template: expected auto, a name or a JSON file, found the Jinja file %s: copy it into the tokenizer's "
-             "directory as chat_template.jinja and set the template to auto",
-             name);
     const bool is_file = *name != '{' && (strchr(name, '/') || dt_has_ending(name, ".json"));
     dt_err err = *name == '{' ? parse_form("template", name, strlen(name), spec)
                  : is_file    ? read_form(name, spec)

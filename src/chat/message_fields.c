@@ -17,7 +17,6 @@ bool dt_field_is_set(const json_t *value)
     return true;
 }
 
-#define AS_TEXT "write them into the messages in the format of the model's template, or drop the record"
 #define NO_ARGUMENTS                                                                                                   \
     "chat template arguments are not supported; write their effect into the messages, or remove the field"
 #define NOT_READ "only texts and images are supported; drop the record or remove the field"
@@ -36,8 +35,6 @@ static const refused_field of_records[] = {
     {DT_FIELDS_MEDIA, "video", NOT_READ},
     {DT_FIELDS_MEDIA, "audios", NOT_READ},
     {DT_FIELDS_MEDIA, "audio", NOT_READ},
-    {DT_FIELDS_TOOLS, "tools", "tool descriptions are not supported; " AS_TEXT},
-    {DT_FIELDS_TOOLS, "functions", "tool descriptions are not supported; " AS_TEXT},
     {DT_FIELDS_CHAT, "chat_template_kwargs", NO_ARGUMENTS},
     {DT_FIELDS_CHAT, "enable_thinking", NO_ARGUMENTS},
     {DT_FIELDS_HISTORY, "history", "the record has a list of messages: put earlier turns into it"},
@@ -52,10 +49,8 @@ static const refused_field of_records[] = {
 };
 
 static const refused_field of_messages[] = {
-    {0, "tool_calls", "tool calls are not supported; " AS_TEXT},
-    {0, "function_call", "tool calls are not supported; " AS_TEXT},
-    {0, "tools", "tool descriptions are not supported; " AS_TEXT},
-    {0, "functions", "tool descriptions are not supported; " AS_TEXT},
+    {0, "tools", "descriptions of tools belong to the record, next to its messages; move the field"},
+    {0, "functions", "descriptions of tools belong to the record, next to its messages; move the field"},
     {0, "refusal", "refusals are not supported as answers; write the text into content, or drop the record"},
     {0, "audio", NOT_READ},
     {0, "audios", NOT_READ},
@@ -89,9 +84,9 @@ dt_err dt_message_check_fields(const json_t *message, size_t turn)
 
 bool dt_message_field_is_known(const char *key)
 {
-    static const char *const read[] = {"role",      "content",  "from",   "value",      "reasoning_content",
-                                       "reasoning", "thinking", "weight", "loss_scale", "loss",
-                                       "train",     "training"};
+    static const char *const read[] = {"role",      "content",  "from",       "value",         "reasoning_content",
+                                       "reasoning", "thinking", "weight",     "loss_scale",    "loss",
+                                       "train",     "training", "tool_calls", "function_call", "tool_call_id"};
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         if (strcmp(read[i], key) == 0) return true;
     for (size_t i = 0; i < sizeof of_messages / sizeof of_messages[0]; i++)

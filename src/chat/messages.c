@@ -1,6 +1,6 @@
 /* messages.c - parses conversations from JSON. Every value's type is checked, because a partly read
  * conversation would train on wrong data. */
-#include "dtrain/chat/chat.h"
+#include "chat_private.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +134,9 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         text = dt_text_after_images(m->image_text, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));
     }
-    return dt_messages_add(m, role, text, nbytes);
+    DT_TRY(dt_messages_add(m, role, text, nbytes));
+    m->item[m->n - 1].parts = content;
+    return DT_OK;
 }
 
 /* Read an answer's thoughts from the fields of DeepSeek and Qwen, OpenRouter, or gpt-oss. */
@@ -186,6 +188,7 @@ static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
 {
     dt_message *out = &m->item[m->n - 1];
     out->name = json_string_value(json_object_get(message, "name"));
+    out->call_id = json_string_value(json_object_get(message, "tool_call_id"));
     DT_TRY(read_thoughts(out, message, turn));
     return read_loss(out, message, turn);
 }
@@ -201,6 +204,32 @@ static dt_err refuse_message(const json_t *message, size_t turn, const char *rol
                    keys[0] ? keys : type_name(message));
 }
 
+static dt_err read_message(dt_messages *m, const json_t *message, size_t turn, const char *role_key,
+                           const char *text_key)
+{
+    const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key), *calls,
+                 *given;
+    dt_role role = DT_ROLE_USER;
+    const char *word = json_string_value(name);
+    DT_TRY(dt_message_check_fields(message, turn));
+    DT_CHECK(!word || dt_role_parse(word, &role), DT_ERR_DATA,
+             "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "
+             "function_call)",
+             turn, word);
+    DT_TRY(dt_message_read_calls(m, message, turn, role, &calls, &given));
+    const bool blank = calls && (!content || json_is_null(content));
+    if (!word || (!content && !blank)) return refuse_message(message, turn, role_key, text_key);
+    DT_TRY(blank ? dt_messages_add(m, role, "", 0) : read_content(m, content, turn, role));
+    dt_message *out = &m->item[m->n - 1];
+    out->calls = calls;
+    out->given_calls = given;
+    out->content = blank ? DT_CONTENT_NONE : DT_CONTENT_TEXT;
+    out->developer = strcmp(word, "developer") == 0;
+    DT_TRY(read_fields(m, message, turn));
+    if (strcmp(word, "function_call") == 0 && !calls) return dt_message_read_call_text(m, out);
+    return role == DT_ROLE_TOOL ? dt_message_find_call(m, out) : DT_OK;
+}
+
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key)
 {
@@ -208,27 +237,19 @@ dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, c
              "%s: expected a list of messages, [{\"role\": ..., \"content\": ...}, ...]", what);
     size_t i;
     const json_t *message;
-    json_array_foreach(list, i, message)
-    {
-        const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
-        DT_TRY(dt_message_check_fields(message, i));
-        if (!json_is_string(name) || !content) return refuse_message(message, i, role_key, text_key);
-        dt_role role = DT_ROLE_USER;
-        DT_CHECK(dt_role_parse(json_string_value(name), &role), DT_ERR_DATA,
-                 "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "
-                 "function_call)",
-                 i, json_string_value(name));
-        DT_TRY(read_content(m, content, i, role));
-        m->item[m->n - 1].developer = strcmp(json_string_value(name), "developer") == 0;
-        DT_TRY(read_fields(m, message, i));
-    }
+    json_array_foreach(list, i, message) DT_TRY(read_message(m, message, i, role_key, text_key));
     return DT_OK;
 }
 
 void dt_messages_clear(dt_messages *m)
 {
     for (int i = 0; i < m->n_owned; i++) free(m->owned[i]);
-    m->n_owned = m->n = m->images.n = 0;
+    m->n_owned = m->n = m->images.n = m->n_calls = m->n_results = 0;
+    json_decref(m->tools);
+    json_decref(m->values);
+    m->tools = m->values = NULL;
+    m->tools_text = NULL;
+    m->tools_are_text = false;
 }
 
 void dt_messages_free(dt_messages *m)

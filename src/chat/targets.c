@@ -8,7 +8,10 @@
  *                       the text that the template writes after a last answer.
  *     begin of answer   The answer begins where add_generation_prompt leaves the model: after the first answer header
  *                       that follows the previous message's content, whose end is marked, too. If answers have no
- *                       header, it begins after the text that ends a question.
+ *                       header, it begins after the text that ends a question or a tool's result.
+ *
+ * The content of an answer with tool calls has no mark. It ends after the arguments of its last call (calls.c). Its end
+ * is the text that the template writes there after a last answer.
  *
  * The template's empty block of thoughts before an answer is never a target.
  *
@@ -20,17 +23,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char empty_block[] = "<think>\n\n</think>\n\n", thought_end[] = "</think>";
+static const char empty_block[] = "<think>\n\n</think>\n\n", thought_begin[] = "<think>", thought_end[] = "</think>";
 
 typedef struct talk {
     const dt_chat *c;
     const dt_message *message;
     int n;
+    const json_t *tools;
     const dt_jinja_result *text;
     dt_jinja_part *answer; /* [n], of assistant messages */
 } talk;
 
 static bool is_answer(const dt_message *m) { return m->role == DT_ROLE_ASSISTANT; }
+
+/* Answers with tool calls have no mark. */
+static bool is_marked(const dt_message *m) { return is_answer(m) && !m->calls; }
 
 static int count_answers(const dt_message *messages, int n)
 {
@@ -89,7 +96,8 @@ static const char *next_mark(const char *from, const char *stop)
 }
 
 /* For each answer, gap.to is the end of its content. gap.from is the end of the text before it that is known not to be
- * the template's: the previous message's content, if it was marked. *found false: the marks change other text. */
+ * the template's: the previous message's content, if it was marked. *found false: the marks change other text. For
+ * answers with tool calls gap.to is known (find_calls). */
 static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *found)
 {
     dt_jinja_result marked;
@@ -97,33 +105,63 @@ static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *
     size_t at = 0, bound = 0;
     int i = 0;
     *found = false;
-    DT_TRY(dt_chat_evaluate(t->c, t->message, t->n, 0, marks, &marked));
+    for (int k = 0; k < t->n; k++) gap[k].from = 0;
+    DT_TRY(dt_chat_evaluate(t->c, t->message, t->n, t->tools, 0, marks, &marked));
     for (const char *from = marked.text, *stop = from + marked.nbytes, *mark; from; from = mark) {
         mark = next_mark(from, stop);
         const size_t n = (size_t)((mark ? mark : stop) - from);
         if (n > t->text->nbytes - at || memcmp(text + at, from, n) != 0) break;
         at += n;
         const bool question = mark && memcmp(mark, DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES) == 0;
-        while (mark && !question && i < t->n && !is_answer(&t->message[i])) i++;
+        while (mark && !question && i < t->n && !is_marked(&t->message[i])) i++;
         if (mark && !question && i == t->n) break;
         if (mark && !question) gap[i++] = (dt_jinja_part){bound, at};
+        for (int k = 0; k < t->n && mark; k++)
+            if (t->message[k].calls && gap[k].to >= at) gap[k].from = at;
         if (mark) bound = at, mark += DT_CHAT_MARK_NBYTES;
-        if (!mark) *found = at == t->text->nbytes && count_answers(t->message + i, t->n - i) == 0;
+        if (!mark) *found = at == t->text->nbytes;
     }
+    for (; i < t->n; i++) *found = *found && !is_marked(&t->message[i]);
+    for (int k = 0; k < t->n; k++)
+        for (int call = 0; call < k; call++)
+            if (is_answer(&t->message[k]) && t->message[call].calls && gap[call].to > gap[k].from)
+                gap[k].from = gap[call].to;
     dt_jinja_result_free(&marked);
+    return DT_OK;
+}
+
+/* Set gap.to of answers with tool calls. */
+static dt_err find_calls(const talk *t, dt_jinja_part *gap)
+{
+    for (int i = 0; i < t->n; i++) {
+        bool found;
+        if (!is_answer(&t->message[i]) || !t->message[i].calls) continue;
+        DT_TRY(dt_chat_find_call(t->c, t->message, t->n, t->tools, i, t->text, &gap[i].to, &found));
+        if (!found) return refuse(t, i, "leaves out or changes the tool calls of this answer");
+    }
     return DT_OK;
 }
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
 
-/* Length of the special token at the start of `end`, if `text` begins with the same token. 0: none, or it is BOS, which
- * begins the next turn. */
+/* True at the special token with which the header of an answer begins: it does not end another answer. */
+static bool is_turn_begin(const talk *t, const char *text)
+{
+    const char *header = t->c->has_header ? t->c->header : "";
+    int32_t id;
+    const size_t n = dt_chat_token_at(t->c, header, &id);
+    return n > 0 && skip(text, header, n) > 0;
+}
+
+/* Length of the special token at the start of `end`, if `text` begins with the same token. 0: none, or it begins
+ * the next turn. */
 static size_t skip_token(const talk *t, const char *text, const char *end)
 {
     const char *bos = t->c->bos;
     int32_t id;
     const size_t n = dt_chat_token_at(t->c, end, &id);
-    return n > 0 && !(bos && *bos && skip(end, bos, strlen(bos))) ? skip(text, end, n) : 0;
+    const bool begins = (bos && *bos && skip(end, bos, strlen(bos))) || is_turn_begin(t, end);
+    return n > 0 && !begins ? skip(text, end, n) : 0;
 }
 
 /* Length of the special tokens at the start of a text with which the template ends an answer. Without any, length of
@@ -137,9 +175,49 @@ static size_t skip_end(const talk *t, const char *text)
     return n > 0 ? n : skip_token(t, text, question);
 }
 
+/* Length of the end of an answer with tool calls: up to the last special token that also ends the calls of a last
+ * answer. If there are no such tokens, the whole end without white space. 0: none. */
+static size_t skip_calls_end(const talk *t, const dt_message *m, const char *text)
+{
+    const char *after = t->c->after_call ? t->c->after_call : "";
+    const json_t *last = json_array_get(m->calls, json_array_size(m->calls) - 1);
+    const char *id = json_string_value(json_object_get(last, "id"));
+    size_t n = 0, at = 0, more;
+    int32_t token;
+    while (*after && text[at] && !is_turn_begin(t, text + at)) {
+        const size_t n_id = id ? skip(after, DT_CHAT_CALL_ID, strlen(DT_CHAT_CALL_ID)) : 0;
+        if (n_id > 0) {
+            if (skip(text + at, id, strlen(id)) == 0) break;
+            at += strlen(id);
+            after += n_id;
+            continue;
+        }
+        more = dt_chat_token_at(t->c, after, &token);
+        if (skip(text + at, after, more ? more : 1) == 0) break;
+        at += more ? more : 1;
+        after += more ? more : 1;
+        if (more) n = at;
+    }
+    return n > 0 || after[dt_space_before(after, strlen(after))] ? n : dt_space_trimmed(text, at);
+}
+
+/* at: end of the arguments of the last call. The argument by which calls.c finds it may begin with characters that also
+ * follow, so that arguments and none differ by a few. */
+static size_t end_of_calls(const talk *t, const dt_message *m, size_t at)
+{
+    enum { MAX_SHIFT = 4 };
+    for (size_t shift = 0, n; shift <= MAX_SHIFT; shift++) {
+        if (at + shift < t->text->nbytes && (n = skip_calls_end(t, m, t->text->text + at + shift)) > 0)
+            return at + shift + n;
+        if (at >= shift && (n = skip_calls_end(t, m, t->text->text + at - shift)) > shift) return at - shift + n;
+    }
+    return at;
+}
+
 /* End of answer i, after the tokens or the text that end it. at: end of its content, without white space at its end. */
 static size_t end_of(const talk *t, int i, size_t at)
 {
+    if (t->message[i].calls) return end_of_calls(t, &t->message[i], at);
     const char *text = t->text->text + at, *after = t->c->after_answer;
     const dt_message *m = &t->message[i];
     const size_t n = dt_space_trimmed(m->text, m->nbytes), own = skip(text, m->text + n, m->nbytes - n),
@@ -161,24 +239,59 @@ static size_t find_first(const char *text, size_t from, size_t to, const char *w
     return found ? (size_t)(found - text) + n : 0;
 }
 
-/* End of the first answer header in from .. to-1. The header of a generated answer may be longer than that of others
- * ("<think>"). Then the end of the header's first lines, if only white space follows them. 0: none. */
-static size_t end_of_header(const talk *t, size_t from, size_t to)
+/* End of the text that follows a tool's result, in from .. to-1; if it also contains the result's id, of the special
+ * tokens at its end. 0: none. */
+static size_t end_of_result(const talk *t, size_t from, size_t to)
 {
+    const char *header = t->c->result_header ? t->c->result_header : "", *text = t->text->text;
+    const size_t n = strlen(header), at = n > 0 ? find_first(text, from, to, header, n) : 0;
+    size_t last = n, more;
+    int32_t id;
+    for (size_t k = 0; at == 0 && k < n; k += more ? more : 1)
+        if ((more = dt_chat_token_at(t->c, header + k, &id)) > 0 && last == n) last = k;
+    return at == 0 && last < n ? find_first(text, from, to, header + last, n - last) : at;
+}
+
+/* Length of the header's beginning without its last line, or without what follows its last special token. */
+static size_t shorter_header(const talk *t, const char *header, size_t n)
+{
+    size_t line = n - 1, token = 0, more;
+    int32_t id;
+    while (line > 0 && header[line - 1] != '\n') line--;
+    for (size_t at = 0; at < n; at += more ? more : 1)
+        if ((more = dt_chat_token_at(t->c, header + at, &id)) > 0 && at + more < n) token = at + more;
+    return line > token ? line : token;
+}
+
+/* End of the first answer header in from .. to-1. The header of a generated answer may be longer than that of others
+ * ("<think>"). Then the end of the header's beginning, and *part is set. 0: none. */
+static size_t end_of_header(const talk *t, int i, size_t from, size_t to, bool *part)
+{
+    const bool result = i > 0 && t->message[i - 1].role == DT_ROLE_TOOL;
+    const size_t after_result = result ? end_of_result(t, from, to) : 0;
+    *part = false;
+    if (after_result > 0) return after_result;
     const char *header = t->c->header, *text = t->text->text;
     size_t n = strlen(header), at = find_first(text, from, to, header, n);
-    while (at == 0 && n > 1 && dt_space_before(header, n - 1) < n - 1)
-        if (header[--n - 1] == '\n') at = find_first(text, from, to, header, n);
-    return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
+    while (at == 0 && n > 0 && (n = shorter_header(t, header, n)) > 0 && dt_space_before(header, n) < n)
+        if ((at = find_first(text, from, to, header, n)) > 0) *part = true;
+    return at;
 }
 
 /* End of the empty block of thoughts that the template writes before an answer without thoughts. begin: end of the
- * header, which is the result if there is no such block. to: begin of the content, without white space. */
-static size_t end_of_block(const talk *t, size_t from, size_t begin, size_t to)
+ * header, which is the result if there is no such block. to: begin of the content or of the calls. part: the header is
+ * not whole, so that all text before the content is the template's. */
+static size_t end_of_block(const talk *t, const dt_message *m, size_t from, size_t begin, size_t to, bool part)
 {
     const char *text = t->text->text, *found = memmem(text + from, to - from, empty_block, strlen(empty_block));
+    size_t at = begin + dt_space_before(text + begin, to - begin);
     if (found) return (size_t)(found - text) + strlen(empty_block);
-    return memmem(text + begin, to - begin, thought_end, strlen(thought_end)) ? to : begin;
+    if (!m->calls)
+        return at < to && (part || memmem(text + begin, to - begin, thought_end, strlen(thought_end))) ? to : begin;
+    at += skip(text + at, thought_begin, strlen(thought_begin));
+    at += dt_space_before(text + at, to > at ? to - at : 0);
+    const size_t end = skip(text + at, thought_end, strlen(thought_end));
+    return end > 0 && at + end <= to ? at + end + dt_space_before(text + at + end, to - at - end) : begin;
 }
 
 /* Begin of a content that ends at `to`, without white space and thoughts at its start. */
@@ -188,6 +301,18 @@ static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, 
                  before = thoughts + dt_space_before(m->text + thoughts, m->nbytes - thoughts),
                  stop = dt_space_trimmed(m->text, m->nbytes), n = stop > before ? stop - before : 0;
     return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
+}
+
+/* Begin of the name of an answer's first call, or of the answer's text before it. */
+static size_t begin_of_call(const talk *t, const dt_message *m, size_t from, size_t to)
+{
+    const json_t *function = json_object_get(json_array_get(m->calls, 0), "function");
+    const char *name = json_string_value(json_object_get(function, "name")), *text = t->text->text;
+    const size_t words = dt_space_trimmed(m->text, m->content == DT_CONTENT_ANY ? 0 : m->nbytes),
+                 blank = dt_space_before(m->text, words);
+    const char *found = words > blank ? memmem(text + from, to - from, m->text + blank, words - blank) : NULL;
+    if (!found && name) found = memmem(text + from, to - from, name, strlen(name));
+    return found ? (size_t)(found - text) : to;
 }
 
 /* True if a text contains what the template writes before an answer. */
@@ -213,12 +338,13 @@ static bool is_ambiguous(const talk *t, int i)
 static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
 {
     const dt_message *m = &t->message[i];
-    const size_t content = begin_of_content(t, m, from, to);
+    const size_t content = m->calls ? begin_of_call(t, m, from, to) : begin_of_content(t, m, from, to);
+    bool part = false;
     *begin = 0;
-    if (i > 0 || *t->c->header) *begin = end_of_header(t, from, content);
+    if (i > 0 || *t->c->header) *begin = end_of_header(t, i, from, content, &part);
     if (i > 0 && *begin == 0) return refuse(t, i, "begins this answer in another way than one after a question");
     const bool thinks = m->thoughts || memmem(m->text, m->nbytes, thought_end, strlen(thought_end));
-    if (!thinks) *begin = end_of_block(t, from, *begin, content);
+    if (!thinks) *begin = end_of_block(t, m, from, *begin, content, part);
     return DT_OK;
 }
 
@@ -232,6 +358,8 @@ static dt_err probe_answers(const talk *t, dt_jinja_part *gap)
                                 DT_CHAT_MARK_ENDS};
     bool found = false;
     int marks = 0;
+    size_t before = 0;
+    DT_TRY(find_calls(t, gap));
     for (size_t k = 0; k < sizeof tries / sizeof tries[0] && !found; k++)
         DT_TRY(find_contents(t, marks = tries[k], gap, &found));
     for (int i = 0; i < t->n; i++) {
@@ -240,7 +368,10 @@ static dt_err probe_answers(const talk *t, dt_jinja_part *gap)
         if (t->message[i].learn && !(marks & DT_CHAT_MARK_QUESTIONS) && is_ambiguous(t, i))
             return refuse(t, i, "changes messages before this answer that contain its own words");
         if (t->message[i].learn) DT_TRY(begin_answer(t, i, gap[i].from, gap[i].to, &t->answer[i].from));
-        t->answer[i].to = end_of(t, i, gap[i].to);
+        if (t->answer[i].from < before) t->answer[i].from = before;
+        t->answer[i].to = before = end_of(t, i, gap[i].to);
+        if (t->message[i].calls && t->message[i].learn && t->answer[i].to == gap[i].to)
+            return refuse(t, i, "ends the tool calls of this answer in another way than those of a last answer");
     }
     return DT_OK;
 }
@@ -266,8 +397,8 @@ static dt_err find_answers(const talk *t)
 static dt_err after_answer(const talk *t, int n, size_t *length)
 {
     dt_jinja_result r;
-    talk shorter = {.c = t->c, .message = t->message, .n = n, .text = &r};
-    DT_TRY(dt_chat_evaluate(t->c, t->message, n, 0, 0, &r));
+    talk shorter = {.c = t->c, .message = t->message, .n = n, .tools = t->tools, .text = &r};
+    DT_TRY(dt_chat_evaluate(t->c, t->message, n, t->tools, 0, 0, &r));
     shorter.answer = calloc((size_t)n, sizeof *shorter.answer);
     dt_err err = shorter.answer ? find_answers(&shorter) : dt_fail(DT_ERR_MEMORY, "out of memory for a conversation");
     if (err == DT_OK) {
@@ -292,7 +423,7 @@ static dt_err begin_of(const talk *t, int i, size_t *at)
         *at += t->answer[i - 1].to;
         return DT_OK;
     }
-    if (dt_chat_evaluate(t->c, t->message, i, 0, 0, &r) == DT_ERR_MEMORY) return DT_ERR_MEMORY;
+    if (dt_chat_evaluate(t->c, t->message, i, t->tools, 0, 0, &r) == DT_ERR_MEMORY) return DT_ERR_MEMORY;
     const bool same = r.text && r.nbytes <= t->text->nbytes && memcmp(r.text, t->text->text, r.nbytes) == 0;
     *at = r.nbytes;
     dt_jinja_result_free(&r);
@@ -344,7 +475,11 @@ static dt_err find_targets(const talk *t, dt_jinja_part *part, int *n_parts)
             from = begin;
         }
         part[*n_parts].from = from;
-        DT_TRY(end_target(t, to - 1, &part[(*n_parts)++].to));
+        DT_TRY(end_target(t, to - 1, &part[*n_parts].to));
+        const size_t before = *n_parts > 0 ? part[*n_parts - 1].to : 0;
+        if (from < before || part[*n_parts].to < from)
+            return refuse(t, i, "begins this answer before another one ends");
+        ++*n_parts;
     }
     return DT_OK;
 }
@@ -359,8 +494,8 @@ static dt_err copy_blocks(const dt_jinja_result *text, dt_jinja_part **part, int
     return DT_OK;
 }
 
-dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
-                       dt_jinja_part **part, int *n_parts)
+dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const json_t *tools,
+                       const dt_jinja_result *text, dt_jinja_part **part, int *n_parts)
 {
     bool any = false;
     for (int i = 0; i < n; i++) any |= messages[i].learn != 0;
@@ -369,7 +504,7 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
     if (!any) return DT_OK;
     dt_jinja_part *both = calloc(2 * (size_t)n, sizeof *both);
     DT_CHECK(both, DT_ERR_MEMORY, "out of memory for the targets of a conversation");
-    const talk t = {.c = c, .message = messages, .n = n, .text = text, .answer = both + n};
+    const talk t = {.c = c, .message = messages, .n = n, .tools = tools, .text = text, .answer = both + n};
     if (has_blocks(c) && text->n_generated != count_answers(messages, n) && learns_answers(&t)) {
         free(both);
         return copy_blocks(text, part, n_parts);

@@ -131,13 +131,16 @@ static dt_err encode_messages(dt_prompt *p, const location *at, const json_t *li
     snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
     DT_TRY(dt_prompt_reader_chat(r));
-    dt_err err = dt_record_check_fields(p->record, DT_FIELDS_CHAT | DT_FIELDS_TOOLS | DT_FIELDS_HISTORY);
+    dt_err err = dt_record_check_fields(p->record, DT_FIELDS_CHAT | DT_FIELDS_HISTORY);
     if (err == DT_OK) err = add_system(&m, p->record, list, r);
     if (err == DT_OK) err = dt_messages_parse(&m, list, key, "role", "content");
+    if (err == DT_OK) err = dt_messages_take_tools(&m, p->record);
+    if (err == DT_OK && !m.tools_text && r->tools) err = dt_messages_take_tools(&m, r->tools);
     const unsigned flags = r->answers ? 0 : DT_CHAT_GENERATE | r->chat_flags;
     if (err == DT_OK) err = dt_image_names_take(&p->images, &m);
     if (err == DT_OK) err = dt_messages_place_images(&m, p->images.n);
-    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, &p->ids);
+    if (err == DT_OK) err = dt_messages_fit(&m, r->chat);
+    if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, &m, flags, &p->ids);
     dt_messages_free(&m);
     return dt_error_prefix(err, "%s: ", what); /* the error counts messages; add file and line */
 }

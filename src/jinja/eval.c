@@ -338,11 +338,49 @@ dt_jv dt_jinja_apply(dt_jctx *x, const dt_jfunction *f, dt_jv self, const dt_jar
     return f->call(x, self, argv, args);
 }
 
+static void add_argument(dt_jctx *x, dt_jargs *args, dt_jv value, const char *key)
+{
+    enum { MAX_ARGUMENTS = 1000 };
+    if (args->n == MAX_ARGUMENTS) dt_jinja_fail(x, "more than %d arguments", MAX_ARGUMENTS);
+    if ((args->n & (args->n - 1)) == 0) { /* the arrays are full: their size is a power of 2 */
+        const size_t n = (size_t)args->n, size = n ? 2 * n : 1;
+        dt_jv *values = dt_jinja_alloc(x, size * sizeof *values);
+        const char **keys = dt_jinja_alloc(x, size * sizeof *keys);
+        if (n > 0) {
+            memcpy(values, args->value, n * sizeof *values);
+            memcpy(keys, args->key, n * sizeof *keys);
+        }
+        args->value = values;
+        args->key = keys;
+    }
+    args->value[args->n] = value;
+    args->key[args->n++] = key;
+}
+
+/* The key of an entry as a name that ends with a 0. */
+static const char *key_name(dt_jctx *x, dt_jv key)
+{
+    const dt_jv text = dt_jv_need_string(x, key, "arguments with **");
+    char *name = dt_jinja_alloc(x, text.n + 1);
+    memcpy(name, text.u.s, text.n);
+    return name;
+}
+
 static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
-    dt_jargs args = {.key = node->key, .n = node->n};
-    args.value = dt_jinja_alloc(x, (size_t)node->n * sizeof *args.value);
-    for (int i = 0; i < node->n; i++) args.value[i] = dt_jinja_eval(x, s, node->kid[i]);
+    dt_jargs args = {0};
+    for (int i = 0; i < node->n; i++) {
+        const char *key = node->key[i];
+        const dt_jv value = dt_jinja_eval(x, s, node->kid[i]);
+        const bool items = key && strcmp(key, DT_JINJA_ITEMS) == 0, pairs = key && strcmp(key, DT_JINJA_PAIRS) == 0;
+        if (pairs && value.kind != DT_J_DICT)
+            dt_jinja_fail(x, "arguments with **: expected a mapping, found a value of type %s", dt_jv_type(value));
+        if (!items && !pairs) add_argument(x, &args, value, key);
+        const dt_jlist *all = items ? dt_jv_items(x, value) : NULL;
+        for (size_t k = 0; items && k < all->n; k++) add_argument(x, &args, all->item[k], NULL);
+        for (size_t k = 0; pairs && k < value.u.dict->n; k++)
+            add_argument(x, &args, value.u.dict->value[k], key_name(x, value.u.dict->key[k]));
+    }
     return args;
 }
 
@@ -401,6 +439,8 @@ static dt_jv concat(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 
 static dt_jv apply(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
+    if (!node->function)
+        dt_jinja_fail(x, "unknown or unsupported %s %.60s", node->kind == DT_JN_TEST ? "test" : "filter", node->name);
     const dt_jv self = dt_jinja_eval(x, s, node->left);
     const dt_jargs args = arguments(x, s, node);
     x->line = node->line;

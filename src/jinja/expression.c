@@ -111,15 +111,15 @@ void dt_jinja_arguments(dt_jparser *p, dt_jnode *call)
     while (!dt_jinja_skip(p, DT_JT_OPERATOR, ")")) {
         if (call->n > 0) dt_jinja_expect(p, DT_JT_OPERATOR, ",");
         if (dt_jinja_skip(p, DT_JT_OPERATOR, ")")) break;
-        if (dt_jinja_at(p, DT_JT_OPERATOR, "*") || dt_jinja_at(p, DT_JT_OPERATOR, "**"))
-            dt_jinja_fail(p->x, "arguments with * are not supported");
-        const char *key = NULL;
-        if (p->at->kind == DT_JT_NAME && p->at[1].kind == DT_JT_OPERATOR && strcmp(p->at[1].text, "=") == 0) {
+        const char *key = dt_jinja_skip(p, DT_JT_OPERATOR, "*")    ? DT_JINJA_ITEMS
+                          : dt_jinja_skip(p, DT_JT_OPERATOR, "**") ? DT_JINJA_PAIRS
+                                                                   : NULL;
+        if (!key && p->at->kind == DT_JT_NAME && p->at[1].kind == DT_JT_OPERATOR && strcmp(p->at[1].text, "=") == 0) {
             key = p->at->text;
             p->at += 2;
         }
         if (named && !key) dt_jinja_fail(p->x, "expected a named argument after a named one");
-        named = key != NULL;
+        named = key && strcmp(key, DT_JINJA_ITEMS) != 0;
         dt_jinja_add_kid(p->x, call, dt_jinja_expression(p), key);
     }
 }
@@ -189,7 +189,6 @@ dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
         node->name = p->at->text;
         dt_jinja_expect(p, DT_JT_NAME, NULL);
         node->function = dt_jinja_filter(node->name);
-        if (!node->function) dt_jinja_fail(p->x, "unknown or unsupported filter %.60s", node->name);
         node->left = of;
         if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) dt_jinja_arguments(p, node);
         of = node;
@@ -222,7 +221,6 @@ static dt_jnode *test(dt_jparser *p, dt_jnode *of)
     node->left = of;
     dt_jinja_expect(p, DT_JT_NAME, NULL);
     node->function = dt_jinja_test(node->name);
-    if (!node->function) dt_jinja_fail(p->x, "unknown or unsupported test %.60s", node->name);
     if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) {
         dt_jinja_arguments(p, node);
     } else if (at_test_argument(p)) {

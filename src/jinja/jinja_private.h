@@ -273,8 +273,12 @@ typedef struct dt_jnode {
     struct dt_jnode **kid; /* or arguments, whose names are in key */
     const char **key;
     int n, n_alloc;
-    const dt_jfunction *function; /* of a filter or test */
+    const dt_jfunction *function; /* of a filter or test; NULL: unknown, an error only if it is evaluated */
 } dt_jnode;
+
+/* Keys of the arguments *x and **x of a call. */
+#define DT_JINJA_ITEMS "*"
+#define DT_JINJA_PAIRS "**"
 
 typedef struct dt_jparser {
     dt_jctx *x;

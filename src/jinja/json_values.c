@@ -23,12 +23,22 @@ dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json)
     return v;
 }
 
+/* \uXXXX, or two of them for a code point above U+FFFF. */
+static void escape_beyond_ascii(char text[16], uint32_t code)
+{
+    const unsigned high = 0xd800 + ((code - 0x10000) >> 10 & 0x3ff), low = 0xdc00 + (code & 0x3ff);
+    if (code < 0x10000)
+        snprintf(text, 16, "\\u%04x", (unsigned)code);
+    else
+        snprintf(text, 16, "\\u%04x\\u%04x", high, low);
+}
+
 static void dump_string(dt_jctx *x, dt_jbuf *b, dt_jv v, bool ascii)
 {
     static const char letters[] = "\"\\\n\r\t\f\b", names[] = "\"\\nrtfb";
     char text[16];
     dt_jbuf_say(x, b, "\"");
-    for (size_t i = 0; i < v.n; i++) {
+    for (size_t i = 0, n = 1; i < v.n; i += n) {
         const unsigned char c = (unsigned char)v.u.s[i];
         const char *found = c ? strchr(letters, c) : NULL;
         if (found)
@@ -36,9 +46,10 @@ static void dump_string(dt_jctx *x, dt_jbuf *b, dt_jv v, bool ascii)
         else if (c < 0x20)
             snprintf(text, sizeof text, "\\u%04x", c);
         else if (c >= 0x80 && ascii)
-            dt_jinja_fail(x, "tojson with ensure_ascii and letters beyond ASCII is not supported");
+            escape_beyond_ascii(text, dt_jinja_code(v.u.s + i, dt_jinja_char(v.u.s + i, v.n - i)));
         else
             snprintf(text, sizeof text, "%c", c);
+        n = c >= 0x80 && ascii ? dt_jinja_char(v.u.s + i, v.n - i) : 1;
         dt_jbuf_say(x, b, text);
     }
     dt_jbuf_say(x, b, "\"");
@@ -102,7 +113,7 @@ static void dump_key(dumper *d, dt_jv key)
         return;
     }
     dump(&inner, key);
-    dump_string(d->x, d->b, dt_jbuf_value(&text), false);
+    dump_string(d->x, d->b, dt_jbuf_value(&text), d->how->ascii);
 }
 
 static void dump_dict(dumper *d, dt_jv v)

@@ -182,6 +182,46 @@ METHOD(is_space)
     return dt_jv_bool(v.n > 0 && dt_space_before(v.u.s, v.n) == v.n);
 }
 
+/* Argument of a field {}, {0} or {name}; *next: number of the next {}. */
+static dt_jv field_of(dt_jctx *x, const dt_jargs *args, const char *name, size_t n, int *next)
+{
+    int number = 0, positional = 0;
+    bool digits = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        digits = digits && name[i] >= '0' && name[i] <= '9' && number < 1000;
+        if (strchr(".[:!", name[i]) && name[i]) dt_jinja_fail(x, "format: only {}, {0} and {name} are supported");
+        if (digits) number = 10 * number + (name[i] - '0');
+    }
+    if (n == 0) number = (*next)++;
+    for (int i = 0; i < args->n; i++) {
+        const char *key = args->key[i];
+        if (key ? !digits && n > 0 && strlen(key) == n && memcmp(key, name, n) == 0
+                : (digits || n == 0) && positional++ == number)
+            return args->value[i];
+    }
+    dt_jinja_fail(x, "format: no argument for {%.*s}", (int)(n < 40 ? n : 40), name);
+}
+METHOD(format)
+{
+    dt_jbuf b = {0};
+    int next = 0;
+    for (size_t i = 0; i < v.n; i++) {
+        const char c = v.u.s[i];
+        const bool brace = c == '{' || c == '}', twice = brace && i + 1 < v.n && v.u.s[i + 1] == c;
+        if (!brace || twice) {
+            dt_jbuf_add(x, &b, &c, 1);
+            i += twice;
+            continue;
+        }
+        const char *name = v.u.s + i + 1, *close = c == '{' ? memchr(name, '}', v.n - i - 1) : NULL;
+        if (!close) dt_jinja_fail(x, "format: a single brace");
+        const dt_jv text = dt_jv_str(x, field_of(x, args, name, (size_t)(close - name), &next));
+        dt_jbuf_add(x, &b, text.u.s, text.n);
+        i = (size_t)(close - v.u.s);
+    }
+    return dt_jbuf_value(&b);
+}
+
 static const dt_jfunction of_string[] = {
     {"strip", "chars", 0, strip},
     {"lstrip", "chars", 0, lstrip},
@@ -206,6 +246,7 @@ static const dt_jfunction of_string[] = {
     {"join", "iterable", 1, join},
     {"isdigit", "", 0, is_digit},
     {"isspace", "", 0, is_space},
+    {"format", NULL, 0, format},
     {NULL, NULL, 0, NULL},
 };
 
@@ -272,7 +313,7 @@ static const dt_jfunction of_loop[] = {{"cycle", NULL, 0, cycle}, {"changed", NU
 /* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
 /* Methods of Python that are unsupported here. */
-static const char others_of_string[] = " casefold center encode expandtabs format format_map index isalnum isalpha "
+static const char others_of_string[] = " casefold center encode expandtabs format_map index isalnum isalpha "
                                        "isascii isdecimal isidentifier islower isnumeric isprintable istitle isupper "
                                        "ljust maketrans rindex rjust swapcase translate zfill ";
 static const char others_of_dict[] = " fromkeys ";

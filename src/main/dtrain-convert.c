@@ -89,8 +89,8 @@ static const tool_row rows[] = {
     {"tokenizer", "NAME", TO(tokenizer),
      "directory or tokenizer.json whose files are copied; bytes; or none (default: the tokenizer of FROM)"},
     {"chat-template", "NAME", TO(chat_template),
-     "chat template of the tokenizer: a name (dtrain-data --help lists them) or a JSON file. A directory stores it as "
-     "chat_template.jinja (default: the template that the checkpoint was trained with)"},
+     "chat template of the tokenizer: a name (dtrain-data --help lists them), a JSON file or a Jinja file. A directory "
+     "stores it as chat_template.jinja (default: the template that the checkpoint was trained with)"},
     {"force", NULL, TO(force), "write into a directory that is not empty, or overwrite an existing file"},
     {"timeout", "S", TO(timeout_s), "end with exit code 76 after S seconds without progress (default 1800)", 1, 1e9},
     TOOL_ROWS};

@@ -84,6 +84,28 @@ static dt_err open_catalogue(app *a)
     return DT_OK;
 }
 
+/* Rank 0 reads the file of --tools. */
+static dt_err read_tools(app *a)
+{
+    enum { MAX_NBYTES = 16 << 20 };
+    const char *file = a->opt.tools;
+    char *text = NULL;
+    size_t n = 0;
+    json_t *list = NULL;
+    dt_messages probe = {0};
+    if (!file) return DT_OK;
+    TOGETHER(a, a->comm.rank == 0 ? dt_read_file(file, MAX_NBYTES, &text, &n) : DT_OK);
+    DT_TRY(dt_comm_share_text(&a->comm, &text, &n));
+    dt_err err = dt_json_parse(&list, file, text, n, DT_JSON_NUL | DT_JSON_LAST_KEY);
+    free(text);
+    if (err == DT_OK && !(a->tools = json_pack("{s:o}", "tools", list)))
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for the tools");
+    if (err == DT_OK) err = dt_error_prefix(dt_messages_take_tools(&probe, a->tools), "%s: ", file);
+    dt_messages_free(&probe);
+    TOGETHER(a, err);
+    return DT_OK;
+}
+
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbytes)
@@ -384,10 +406,12 @@ static dt_err run_all(app *a, dt_err parsed)
     TOGETHER(a,
              generate_take_defaults(&a->opt, &a->frozen.from.generation, a->frozen.mc.vocab_size, a->comm.rank == 0));
     TOGETHER(a, open_tokenizer(a));
+    DT_TRY(read_tools(a));
     a->reader = (dt_prompt_reader){.tokenizer = a->tok,
                                    .encoder = a->encoder,
                                    .chat_template = o->chat_template ? o->chat_template : a->frozen.from.chat_template,
                                    .system = o->system,
+                                   .tools = a->tools,
                                    .chat_flags = o->no_think ? DT_CHAT_NO_THINK : 0,
                                    .answers = o->answers != NULL,
                                    .vocab_size = a->frozen.mc.vocab_size};
@@ -438,6 +462,7 @@ static void close_all(void *self)
     dt_prompts_free(&a->prompts);
     dt_encoder_close(a->encoder);
     dt_tokenizer_close(a->tok);
+    json_decref(a->tools);
 }
 
 int main(int argc, char **argv)

@@ -51,7 +51,7 @@ static dt_err count_header(turns *t, const dt_ids *src, size_t *n)
     if (h->n == 0) {
         dt_text_side side = {0};
         int answer = 0;
-        dt_err err = dt_chat_render(t->recipe->rules.chat, talk, 2, 0, &side.pieces);
+        dt_err err = dt_chat_render(t->recipe->rules.chat, talk, 2, NULL, 0, &side.pieces);
         while (answer < side.pieces.n && !side.pieces.target[answer]) answer++;
         if (err == DT_OK) err = encode_part(t, &side, 0, answer, h);
         dt_pieces_free(&side.pieces);

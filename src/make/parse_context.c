@@ -1,4 +1,4 @@
-/* parse_context.c - fields that accompany a conversation: a system message, ShareGPT's tools, Alpaca's
+/* parse_context.c - fields that accompany a conversation: a system message, tools, Alpaca's
  * history, an instruction and its input. */
 #include "parse_record.h"
 #include <stdlib.h>
@@ -24,40 +24,18 @@ static dt_err join(dt_messages *m, const char *a, size_t n_a, const char *betwee
     return DT_OK;
 }
 
-/* Find ShareGPT's tools, stored as text or JSON. NULL: none. */
-static dt_err find_tools(dt_messages *m, const json_t *record, const char **text, size_t *n)
-{
-    const json_t *tools = json_object_get(record, "tools");
-    *text = NULL;
-    if (!dt_field_is_set(tools)) return DT_OK;
-    *text = json_string_value(tools);
-    *n = json_string_length(tools);
-    if (*text) return DT_OK;
-    DT_CHECK(json_is_array(tools) || json_is_object(tools), DT_ERR_DATA, "tools: expected a text, a list or an object");
-    char *written = json_dumps(tools, JSON_PRESERVE_ORDER);
-    DT_TRY(dt_messages_own(m, written));
-    *text = written;
-    *n = strlen(written);
-    return DT_OK;
-}
-
-dt_err dt_begin_with_system(dt_messages *m, const json_t *record, bool with_tools)
+dt_err dt_begin_with_system(dt_messages *m, const json_t *record)
 {
     const json_t *system;
-    dt_message *own = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM ? &m->item[0] : NULL;
+    const dt_message *own = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM ? &m->item[0] : NULL;
+    DT_TRY(dt_messages_take_tools(m, record));
     DT_TRY(dt_record_system(record, &system));
-    const char *text = json_string_value(system), *tools = NULL;
-    size_t n = json_string_length(system), n_tools = 0;
-    DT_CHECK(!system || !own || (own->nbytes == n && memcmp(own->text, text, n) == 0), DT_ERR_DATA,
+    if (!system) return DT_OK;
+    const char *text = json_string_value(system);
+    const size_t n = json_string_length(system);
+    DT_CHECK(!own || (own->nbytes == n && memcmp(own->text, text, n) == 0), DT_ERR_DATA,
              "system: the messages already begin with a system message: expected only one");
-    if (own) text = own->text, n = own->nbytes;
-    if (with_tools) DT_TRY(find_tools(m, record, &tools, &n_tools));
-    if (tools && !text)
-        text = tools, n = n_tools;
-    else if (tools)
-        DT_TRY(join(m, text, n, "\n\n", tools, n_tools, &text, &n));
-    if (own) own->text = text, own->nbytes = n;
-    return own || !text ? DT_OK : dt_messages_add_first(m, DT_ROLE_SYSTEM, text, n);
+    return own ? DT_OK : dt_messages_add_first(m, DT_ROLE_SYSTEM, text, n);
 }
 
 dt_err dt_add_history(dt_messages *m, const json_t *record)
@@ -95,8 +73,8 @@ dt_err dt_add_instruction(dt_messages *m, const json_t *record, const dt_rules *
     DT_TRY(find_input(record, &input));
     *has_input = input != NULL;
     if (!input) return add_text(m, DT_ROLE_USER, question);
-    const char *text;
-    size_t n;
+    const char *text = "";
+    size_t n = 0;
     DT_TRY(join(m, json_string_value(question), json_string_length(question),
                 rules->chat ? dt_chat_input_join(rules->chat) : "\n", json_string_value(input),
                 json_string_length(input), &text, &n));

@@ -92,7 +92,7 @@ static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, co
     dt_messages *m = &r->messages[s];
     DT_TRY(dt_add_history(m, json));
     DT_TRY(dt_messages_add(m, DT_ROLE_USER, prompt.text, prompt.n));
-    DT_TRY(dt_begin_with_system(m, json, false));
+    DT_TRY(dt_begin_with_system(m, json));
     const int n_prompt = m->n;
     DT_TRY(dt_messages_add(m, DT_ROLE_ASSISTANT, completion.text, completion.n));
     dt_learn_completion(m, n_prompt);
@@ -104,6 +104,9 @@ static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules 
                         const words completion[DT_N_SIDES])
 {
     if (!rules->as_chat) DT_TRY(dt_check_context(json, false));
+    DT_CHECK(rules->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
+                                !dt_field_is_set(json_object_get(json, "functions"))),
+             DT_ERR_DATA, "tools: plain text cannot have tools; write the record as a conversation with --as-chat");
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
         if (rules->as_chat) {
@@ -164,7 +167,7 @@ static dt_err add_completion(dt_messages *m, const json_t *completion, const cha
 static bool equal(const dt_message *a, const dt_message *b)
 {
     return a->role == b->role && a->nbytes == b->nbytes && memcmp(a->text, b->text, a->nbytes) == 0 &&
-           a->n_thoughts == b->n_thoughts &&
+           (a->calls == b->calls || json_equal(a->calls, b->calls)) && a->n_thoughts == b->n_thoughts &&
            (a->n_thoughts == 0 || memcmp(a->thoughts, b->thoughts, a->n_thoughts) == 0);
 }
 
@@ -201,15 +204,19 @@ static dt_err check_same_prompt(const dt_messages *chosen, const dt_messages *re
                    n_prompt, name_of_role(a), n_shown(a), a->text, name_of_role(b), n_shown(b), b->text);
 }
 
-/* n_prompt: messages of the prompt, not counting a system message of the record. */
+/* n_prompt: messages of the prompt, not counting a system message of the record. Results of tools that both answers
+ * contain belong to the prompt, with the messages before them. */
 static dt_err render_pair(dt_parsed_record *r, const json_t *json, int n_prompt, const dt_rules *rules)
 {
-    const bool tools = dt_pair_prompt_key(json) && strcmp(dt_pair_prompt_key(json), "conversations") == 0;
+    const int n_common = common_messages(&r->messages[0], &r->messages[1]);
+    for (int i = n_prompt; i < n_common; i++)
+        if (r->messages[0].item[i].role == DT_ROLE_TOOL) n_prompt = i + 1;
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages *m = &r->messages[s];
         const int n = m->n;
         DT_TRY(dt_check_no_loss(m, n_prompt, "a preference compares whole answers"));
-        DT_TRY(dt_begin_with_system(m, json, tools));
+        DT_TRY(dt_check_results(m, n_prompt));
+        DT_TRY(dt_begin_with_system(m, json));
         dt_learn_completion(m, n_prompt + m->n - n);
         DT_TRY(dt_render_side(r, (dt_side)s, rules, 0));
     }

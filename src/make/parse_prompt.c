@@ -64,7 +64,7 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
     dt_messages *m = &r->messages[0];
     DT_TRY(dt_add_history(m, json));
     DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(text), json_string_length(text)));
-    DT_TRY(dt_begin_with_system(m, json, false));
+    DT_TRY(dt_begin_with_system(m, json));
     return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
 }
 
@@ -82,7 +82,7 @@ static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rul
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
                  "prompt: expected a question at the end, found an answer");
         DT_TRY(dt_check_context(json, true));
-        DT_TRY(dt_begin_with_system(&r->messages[0], json, false));
+        DT_TRY(dt_begin_with_system(&r->messages[0], json));
         return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");

@@ -79,9 +79,9 @@ void dt_parsed_record_free(dt_parsed_record *r);
 /* ---- shared by parse_*.c ----------------------------------------------------------------------------------------- */
 
 bool dt_has(const json_t *record, const char *key); /* true for null, too */
-/** Begin a conversation with the system message stored next to it in the record, if any. tools: append
- *  ShareGPT's tools. DT_ERR_DATA: the messages begin with another system message. */
-dt_err dt_begin_with_system(dt_messages *m, const json_t *record, bool tools);
+/** Begin a conversation with the system message stored next to it in the record, if any, and read the record's tools.
+ *  DT_ERR_DATA: the messages begin with another system message. */
+dt_err dt_begin_with_system(dt_messages *m, const json_t *record);
 /** Add Alpaca's history, [[question, answer], ...], as turns. */
 dt_err dt_add_history(dt_messages *m, const json_t *record);
 /** Add an instruction and its input as a question, joined as the template requires. *input: the record has
@@ -98,11 +98,14 @@ dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 /** Render an image caption as text: the placeholder, then the answer. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules);
-/** Make the messages starting at first a completion: everything is a target except the header that ends the prompt. */
+/** Make the messages starting at first a completion: everything is a target except the header that ends the prompt, and
+ *  results of tools. */
 void dt_learn_completion(dt_messages *m, int first);
 /** DT_ERR_DATA: a message at or after first is excluded from the loss, which is unsupported here. why: the
  *  context, for the message. */
 dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why);
+/** DT_ERR_DATA: a message at or after first is a tool's result, but the samples have no mask. */
+dt_err dt_check_results(const dt_messages *m, int first);
 /** Render the messages of a side, with its wrap and its end of text. */
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags);
 

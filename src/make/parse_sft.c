@@ -29,11 +29,11 @@ static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
 static dt_err read_chat(dt_parsed_record *r, const json_t *json, const char *key, const dt_rules *rules)
 {
     const json_t *list = json_object_get(json, key);
-    const bool sharegpt = r->form == DT_FORM_CONVERSATIONS,
-               roles = !sharegpt || dt_has(json_array_get(list, 0), "role"); /* this key accepts both conventions */
+    const bool roles = r->form != DT_FORM_CONVERSATIONS ||
+                       dt_has(json_array_get(list, 0), "role"); /* this key accepts both conventions */
     DT_TRY(dt_messages_parse(&r->messages[0], list, key, roles ? "role" : "from", roles ? "content" : "value"));
     DT_TRY(dt_check_context(json, true));
-    DT_TRY(dt_begin_with_system(&r->messages[0], json, sharegpt));
+    DT_TRY(dt_begin_with_system(&r->messages[0], json));
     return render_chat(r, rules);
 }
 
@@ -73,7 +73,7 @@ dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rule
     }
     DT_TRY(lists ? dt_check_context(json, true) : dt_add_history(m, json));
     DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : add_turn(m, DT_ROLE_USER, prompt));
-    DT_TRY(dt_begin_with_system(m, json, false));
+    DT_TRY(dt_begin_with_system(m, json));
     *n_prompt = m->n;
     return lists ? dt_messages_parse(m, completion, "completion", "role", "content")
                  : add_turn(m, DT_ROLE_ASSISTANT, completion);
@@ -101,7 +101,7 @@ static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
     bool input;
     DT_TRY(dt_add_instruction(m, json, rules, &input));
-    DT_TRY(dt_begin_with_system(m, json, false));
+    DT_TRY(dt_begin_with_system(m, json));
     const char *system = input && rules->chat ? dt_chat_input_system(rules->chat) : NULL;
     if (system && m->item[0].role != DT_ROLE_SYSTEM)
         DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, system, strlen(system)));

@@ -58,6 +58,7 @@ static dt_err parse(dt_parsed_record *r, const json_t *json, const dt_rules *rul
     DT_TRY(dt_read_completion(r, json, rules, &n_prompt));
     if (n_prompt < 0) return DT_OK;
     DT_TRY(dt_check_no_loss(&r->messages[0], n_prompt, "a label judges the whole answer"));
+    DT_TRY(dt_check_results(&r->messages[0], n_prompt));
     dt_learn_completion(&r->messages[0], n_prompt);
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }

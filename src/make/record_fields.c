@@ -9,7 +9,7 @@ static const char *const read_by_form[] = {
     [DT_FORM_TEXT] = " text ",
     [DT_FORM_MESSAGES] = " messages system system_prompt ",
     [DT_FORM_CONVERSATION] = " conversation system system_prompt ",
-    [DT_FORM_CONVERSATIONS] = " conversations system system_prompt tools ",
+    [DT_FORM_CONVERSATIONS] = " conversations system system_prompt ",
     [DT_FORM_COMPLETION] = " prompt completion system system_prompt history ",
     [DT_FORM_INSTRUCTION] = " instruction input context output response system system_prompt history ",
     [DT_FORM_PAIR] = " chosen rejected margin tie system system_prompt history ",
@@ -93,12 +93,10 @@ static bool is_conversation(const dt_parsed_record *r, const json_t *json, const
 
 dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
-    const char *prompt = r->form == DT_FORM_PAIR || r->form == DT_FORM_RANKING ? dt_pair_prompt_key(json) : NULL;
-    const bool sharegpt = r->form == DT_FORM_CONVERSATIONS || (prompt && strcmp(prompt, "conversations") == 0);
     unsigned which = DT_FIELDS_MEDIA;
     if (r->form == DT_FORM_TEXT) return DT_OK;
     if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS | DT_FIELDS_THOUGHTS;
-    if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT | (sharegpt ? 0 : (unsigned)DT_FIELDS_TOOLS);
+    if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT;
     DT_TRY(dt_record_check_fields(json, which));
     if (is_sft(r->form) && !dt_record_kind_of(r->kind)->answers) {
         DT_TRY(check_label(r, json, rules));
@@ -114,15 +112,15 @@ static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rule
     static const char *const images[] = {"image", "images", "image_bytes"};
     const char *of_kind = dt_record_kind_of(r->kind)->fields;
     if (is_listed(read_by_form[r->form], key) || (of_kind && is_listed(of_kind, key))) return true;
+    if (is_conversation(r, json, rules) && is_listed(" tools functions ", key)) return true;
     if (rules->weight_key && strcmp(key, rules->weight_key) == 0) return true;
     if (r->form == DT_FORM_COMPLETION && strcmp(key, "label") == 0) return dt_label_of(json_object_get(json, key)) >= 0;
     for (size_t k = 0; k < sizeof images / sizeof images[0] && rules->image_text; k++)
         if (strcmp(key, images[k]) == 0) return true;
     if (r->form != DT_FORM_PAIR && r->form != DT_FORM_RANKING && r->form != DT_FORM_RESPONSES) return false;
     const char *prompt = dt_pair_prompt_key(json);
-    const bool with_input = prompt && strcmp(prompt, "instruction") == 0 && is_listed(" input context ", key),
-               with_tools = prompt && strcmp(prompt, "conversations") == 0 && strcmp(key, "tools") == 0;
-    return (prompt && strcmp(key, prompt) == 0) || with_input || with_tools || dt_is_score_of(json, key);
+    const bool with_input = prompt && strcmp(prompt, "instruction") == 0 && is_listed(" input context ", key);
+    return (prompt && strcmp(key, prompt) == 0) || with_input || dt_is_score_of(json, key);
 }
 
 static void add_count(dt_field_counts *c, const char *before, const char *key, int64_t n)
@@ -149,6 +147,7 @@ void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from)
     for (int i = 0; i < from->n; i++) add_count(to, "", from->field[i].name, from->field[i].n);
     to->n_others += from->n_others;
     to->n_calls += from->n_calls;
+    to->n_tools += from->n_tools;
     if (to->n_in_row + to->n_without_user == 0) snprintf(to->first_odd, sizeof to->first_odd, "%s", from->first_odd);
     to->n_in_row += from->n_in_row;
     to->n_without_user += from->n_without_user;
@@ -173,9 +172,8 @@ void dt_count_turns(dt_field_counts *c, const dt_parsed_record *r, const char *p
 
 static void count_of_message(dt_field_counts *c, const json_t *message)
 {
-    const char *key, *role = json_string_value(json_object_get(message, dt_has(message, "role") ? "role" : "from"));
+    const char *key;
     json_t *value;
-    c->n_calls += role && strcmp(role, "function_call") == 0;
     json_object_foreach((json_t *)message, key, value) if (dt_field_is_set(value) && !dt_message_field_is_known(key))
         add_count(c, "messages[].", key, 1);
 }
@@ -195,6 +193,8 @@ void dt_count_ignored(dt_field_counts *c, const dt_parsed_record *r, const json_
                                    "answers ";
     const char *key;
     json_t *value;
+    for (int i = 0; i < r->messages[0].n; i++) c->n_calls += r->messages[0].item[i].call_is_text;
+    c->n_tools += r->messages[0].tools_are_text;
     json_object_foreach((json_t *)json, key, value)
     {
         const bool kept = r->form == DT_FORM_PROMPT || is_read(r, json, rules, key);

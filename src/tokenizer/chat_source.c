@@ -20,21 +20,13 @@ static dt_err keep(dt_json_tokenizer *j, const char *text, const char *file)
     return DT_OK;
 }
 
-static dt_err note_name(dt_json_tokenizer *j, const char *name)
-{
-    char *names;
-    DT_CHECK(asprintf(&names, "%s%s%.60s", j->chat_template_names ? j->chat_template_names : "",
-                      j->chat_template_names ? ", " : "", name) >= 0,
-             DT_ERR_MEMORY, "out of memory for a chat template");
-    free(j->chat_template_names);
-    j->chat_template_names = names;
-    return DT_OK;
-}
-
-/* Add a named template. The one named `default` is used. */
+/* Add a named template. The one named `default` is used, unless the record has tools and one is named `tool_use`. */
 static dt_err take_named(dt_json_tokenizer *j, const char *name, const char *text, const char *file)
 {
-    DT_TRY(note_name(j, name));
+    if (!j->chat_templates) j->chat_templates = json_object();
+    DT_CHECK(json_object_set_new(j->chat_templates, name, json_string(text)) == 0, DT_ERR_MEMORY,
+             "out of memory for a chat template");
+    j->chat_template_file = file;
     return strcmp(name, "default") == 0 ? keep(j, text, file) : DT_OK;
 }
 
@@ -66,24 +58,44 @@ static dt_err read_key(dt_json_tokenizer *j, const dt_spec *root, const char *fi
     return text ? keep(j, text, file) : DT_OK;
 }
 
+/* Read the text of a Jinja file, if it exists. text: out, malloc'ed; NULL: it does not. */
+static dt_err read_jinja(const char *directory, const char *name, char **text)
+{
+    char *path;
+    size_t n = 0;
+    *text = NULL;
+    DT_CHECK(asprintf(&path, "%s/%s", directory, name) >= 0, DT_ERR_MEMORY, "out of memory for a path");
+    dt_err err = access(path, F_OK) == 0 ? dt_read_file(path, MAX_TEMPLATE, text, &n) : DT_OK;
+    if (err == DT_OK && *text && strlen(*text) != n)
+        err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+    free(path);
+    return err;
+}
+
 /* Read chat_template.jinja, the default template. */
 static dt_err read_file(dt_json_tokenizer *j)
 {
-    char *path, *text = NULL;
-    size_t n;
-    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "out of memory for a path");
-    dt_err err = access(path, F_OK) == 0 ? dt_read_file(path, MAX_TEMPLATE, &text, &n) : DT_OK;
-    if (err == DT_OK && text && strlen(text) != n)
-        err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+    char *text;
+    dt_err err = read_jinja(j->directory, "chat_template.jinja", &text);
     if (err == DT_OK && text) err = keep(j, text, "chat_template.jinja");
     free(text);
-    free(path);
     return err;
 }
 
 static int is_template(const struct dirent *entry) { return dt_has_ending(entry->d_name, ending); }
 
-/* Only names are recorded: without tools, transformers uses the default template. */
+static dt_err read_folder_file(dt_json_tokenizer *j, const char *path, char *name)
+{
+    char *text;
+    const char *before = j->chat_template_file;
+    dt_err err = read_jinja(path, name, &text);
+    name[strlen(name) - strlen(ending)] = '\0';
+    if (err == DT_OK && text) err = take_named(j, name, text, folder);
+    if (before) j->chat_template_file = before;
+    free(text);
+    return err;
+}
+
 static dt_err read_folder(dt_json_tokenizer *j)
 {
     char *path;
@@ -92,9 +104,7 @@ static dt_err read_folder(dt_json_tokenizer *j)
     const int n = scandir(path, &entries, is_template, alphasort);
     dt_err err = DT_OK;
     for (int i = 0; i < n; i++) {
-        char *name = entries[i]->d_name;
-        name[strlen(name) - strlen(ending)] = '\0';
-        if (err == DT_OK) err = note_name(j, name);
+        if (err == DT_OK) err = read_folder_file(j, path, entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);
@@ -119,8 +129,8 @@ dt_err dt_tokenizer_read_template(dt_json_tokenizer *j, const dt_spec *config)
 {
     DT_TRY(read_file(j));
     DT_TRY(read_folder(j));
-    if (!j->chat_template && !j->chat_template_names) DT_TRY(read_key(j, config, "tokenizer_config.json"));
-    if (!j->chat_template && !j->chat_template_names) DT_TRY(read_json(j, "chat_template.json"));
-    if (!j->chat_template && !j->chat_template_names) DT_TRY(read_json(j, "processor_config.json"));
+    if (!j->chat_template && !j->chat_templates) DT_TRY(read_key(j, config, "tokenizer_config.json"));
+    if (!j->chat_template && !j->chat_templates) DT_TRY(read_json(j, "chat_template.json"));
+    if (!j->chat_template && !j->chat_templates) DT_TRY(read_json(j, "processor_config.json"));
     return DT_OK;
 }

@@ -191,6 +191,6 @@ dt_err dt_tokenizer_read_config(dt_tokenizer *t)
     t->info.named = j->named;
     t->info.chat_template = j->chat_template;
     t->info.chat_template_file = j->chat_template_file;
-    t->info.chat_template_names = j->chat_template_names;
+    t->info.chat_templates = j->chat_templates;
     return DT_OK;
 }

@@ -185,7 +185,7 @@ static void close_json(dt_tokenizer *t)
     dt_auto_close(&j->files);
     free(j->directory);
     free(j->chat_template);
-    free(j->chat_template_names);
+    json_decref(j->chat_templates);
     json_decref(j->named);
     free(j);
 }

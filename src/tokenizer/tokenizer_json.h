@@ -28,8 +28,9 @@ typedef struct dt_json_tokenizer {
     dt_auto_class class;
     int32_t n_own; /* dt_tokenizer_info */
     char name[48];
-    char *directory, *chat_template, *chat_template_names;
+    char *directory, *chat_template;
     const char *chat_template_file;
+    json_t *chat_templates;
     json_t *named;                    /* dt_tokenizer_info */
     dt_split_there at_line, at_space; /* DT_THERE_LOCAL: only where the model also keeps the neighbours apart */
 } dt_json_tokenizer;

@@ -79,7 +79,11 @@ enum {
     DT_LEARN_AFTER = 4    /* what the template appends after the end of a turn */
 };
 
-/** A message of a conversation. Texts are borrowed. */
+/** Content of a message: a text, a JSON null, none, or any of these, as the template needs it. A null of a record is
+ *  none, as in transformers. */
+typedef enum dt_content { DT_CONTENT_TEXT, DT_CONTENT_NULL, DT_CONTENT_NONE, DT_CONTENT_ANY } dt_content;
+
+/** A message of a conversation. Texts and JSON values are borrowed. */
 typedef struct dt_message {
     dt_role role;
     const char *text;
@@ -88,9 +92,15 @@ typedef struct dt_message {
     /* an assistant's reasoning from a separate field, and the field's name; NULL: the text may contain it */
     const char *thoughts, *thoughts_key;
     size_t n_thoughts;
-    const char *no_loss; /* the field that excludes this answer from the loss; NULL: none */
-    bool developer;      /* a system message whose role was written `developer` */
-    const char *name;    /* the field `name`, for templates that write it; NULL: none */
+    const char *no_loss;       /* the field that excludes this answer from the loss; NULL: none */
+    bool developer;            /* a system message whose role was written `developer` */
+    const char *name;          /* the field `name`, for templates that write it; NULL: none */
+    const json_t *calls;       /* tool calls of an answer, [{function: {name, arguments}}, ...]; NULL: none */
+    const json_t *given_calls; /* as the record has them, one or a list */
+    const char *call_id;       /* of a tool's result: the call's id; NULL: none */
+    const json_t *parts;       /* the content as a list of parts, from which text was joined; NULL: it was a text */
+    dt_content content;        /* of an answer with calls. ANY: the text is the calls, and there is no content */
+    bool call_is_text;         /* calls are written as text, because the template writes none, or they are no JSON */
 } dt_message;
 
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
@@ -107,6 +117,11 @@ typedef struct dt_messages {
     int n_owned;
     const char *image_text; /* in: text of an image placeholder; NULL: parts of type image are refused */
     dt_image_names images;  /* images named by parts of type image; NULL for one without a name */
+    json_t *tools;          /* descriptions of tools, [{type: function, function: {...}}, ...]; NULL: none */
+    const char *tools_text; /* the same as the record has them, for templates without tools; NULL: none */
+    bool tools_are_text;    /* they end the system message (dt_messages_fit) */
+    json_t *values;         /* owned list of JSON values that messages refer to; NULL: none */
+    int n_calls, n_results; /* calls and results of ShareGPT's form so far */
 } dt_messages;
 /** Append a message with learn 0. text: borrowed until dt_messages_clear. DT_ERR_MEMORY. */
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes);
@@ -123,12 +138,18 @@ dt_err dt_messages_own(dt_messages *m, char *text);
  *  role_key, text_key  "role", "content", or ShareGPT's "from", "value"
  *
  *  Fields of a message: reasoning_content, reasoning or thinking contain the reasoning of an answer; weight,
- *  loss_scale, loss, train or training with 0 or false exclude it from the loss; name is passed to templates.
+ *  loss_scale, loss, train or training with 0 or false exclude it from the loss; tool_calls or function_call are the
+ *  tool calls of an answer, as is the content of a message of role function_call; name and tool_call_id are passed to
+ *  templates.
  *
- *  DT_ERR_DATA, naming the message: also for unsupported fields that change the conversation, such as tool_calls.
+ *  DT_ERR_DATA, naming the message: also for unsupported fields that change the conversation, such as refusal.
  *  DT_ERR_MEMORY. */
 dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
                          const char *text_key);
+/** Read the descriptions of tools, from `tools` or `functions` of a record: a list of {type: function, function: {...}}
+ *  or of {name, parameters, ...}, one of these, or its JSON text. Any other text is only tools_text. DT_ERR_DATA:
+ *  another type, or both fields. DT_ERR_MEMORY. */
+dt_err dt_messages_take_tools(dt_messages *m, const json_t *record);
 /** Remove all messages, but keep the memory for the next conversation. */
 void dt_messages_clear(dt_messages *m);
 /** Free the messages and owned texts. Safe on {0}; leaves {0}. */
@@ -138,16 +159,9 @@ void dt_messages_free(dt_messages *m);
 
 /** Does a field have a value? Not if it is absent (NULL), null, "", [], {}, "[]", "{}" or "null". */
 bool dt_field_is_set(const json_t *value);
-/** Fields of a record to check: videos and audio, arguments of chat templates, tool descriptions, targets by token,
- *  earlier turns in addition to messages, reasoning in addition to an answer. */
-enum {
-    DT_FIELDS_MEDIA = 1,
-    DT_FIELDS_CHAT = 2,
-    DT_FIELDS_TOOLS = 4,
-    DT_FIELDS_TARGETS = 8,
-    DT_FIELDS_HISTORY = 16,
-    DT_FIELDS_THOUGHTS = 32
-};
+/** Fields of a record to check: videos and audio, arguments of chat templates, targets by token, earlier turns in
+ *  addition to messages, reasoning in addition to an answer. */
+enum { DT_FIELDS_MEDIA = 1, DT_FIELDS_CHAT = 2, DT_FIELDS_TARGETS = 4, DT_FIELDS_HISTORY = 8, DT_FIELDS_THOUGHTS = 16 };
 /** DT_ERR_DATA, naming the field: the record has a field that would change training or prompts and is not supported
  *  (videos, tools, labels, ...). which: sum of DT_FIELDS_*. */
 dt_err dt_record_check_fields(const json_t *record, unsigned which);
@@ -250,9 +264,17 @@ enum {
     DT_CHAT_GENERATE = 1, /* append the beginning of an assistant's turn */
     DT_CHAT_NO_THINK = 2  /* with GENERATE: turn reasoning off, if the template supports it */
 };
-/** Replace the spans by those of a conversation; out owns their text. DT_ERR_DATA: messages that the template refuses;
- *  or the targets cannot be determined (src/chat/targets.c). DT_ERR_MEMORY. */
-dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
+/** Does the template write descriptions of tools, and calls of tools? */
+bool dt_chat_reads_tools(const dt_chat *c);
+bool dt_chat_writes_calls(const dt_chat *c);
+/** Make tools and calls that the template does not write texts: tools_text ends the system message, calls end their
+ *  answer, as JSON. Call it before dt_chat_render. DT_ERR_MEMORY. */
+dt_err dt_messages_fit(dt_messages *m, const dt_chat *c);
+/** Replace the spans by those of a conversation; out owns their text. tools: descriptions of tools; NULL: none.
+ *  DT_ERR_DATA: messages that the template refuses; or the targets cannot be determined (src/chat/targets.c).
+ *  DT_ERR_MEMORY. */
+dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags,
+                      dt_pieces *out);
 /** What the tokenizer adds around the conversation. NULL: nothing, because the template writes BOS itself, or because
  *  it is the tokenizer's own, whose text apply_chat_template encodes unchanged. */
 const dt_wrap *dt_chat_wrap(const dt_chat *c);
@@ -261,6 +283,6 @@ const dt_wrap *dt_chat_wrap(const dt_chat *c);
 void dt_chat_for_images(dt_chat *c);
 
 /** Render and encode a conversation: append its ids. For generation. Errors of dt_chat_render and dt_pieces_encode. */
-dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_message *messages, int n, unsigned flags, dt_ids *ids);
+dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_messages *m, unsigned flags, dt_ids *ids);
 
 #endif

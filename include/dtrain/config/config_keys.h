@@ -298,9 +298,10 @@
     BOOL(lora, use_rslora, false, "rsLoRA: scale by alpha / sqrt(r) instead of alpha / r") \
     TEXT(lora, target_modules, "", \
          "layers that get adapters: comma-separated tensor-name components (q_proj, layers.0.mlp.up_proj), " \
-         "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn). " \
-         "all-linear excludes embeddings and the head: name them to adapt them (embed_tokens, lm_head; GPT-2: wte, " \
-         "wpe). In a vision-language model, names and patterns match only layers of the language model") \
+         "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn; " \
+         "Phi-3: qkv_proj). all-linear excludes embeddings and the head: name them to adapt them (embed_tokens, " \
+         "lm_head; GPT-2: wte, wpe). In a vision-language model, names and patterns match only layers of the " \
+         "language model") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
          "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r") \

@@ -257,7 +257,7 @@ typedef struct dt_field_counts {
     dt_field_count field[DT_MAX_FIELDS]; /* in the order of the input */
     int n;
     int64_t n_others;                 /* fields with further names */
-    int64_t n_calls;                  /* messages of role function_call, whose text is treated as an answer */
+    int64_t n_calls, n_tools;         /* messages whose tool calls are plain text; conversations whose tools are */
     int64_t n_in_row, n_without_user; /* chats with two consecutive answers; chats with answers but no question */
     char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;

@@ -41,6 +41,7 @@ typedef struct dt_prompt_reader {
     const char *chat_template; /* for messages; NULL: auto */
     const char *system;        /* system message for messages that do not begin with one; NULL: none */
     unsigned chat_flags;       /* DT_CHAT_NO_THINK */
+    const json_t *tools;       /* {"tools": ...} for messages of records without tools; NULL: none */
     /* records contain answers: {"prompt": "text"} with "completion", "response" or "answer", or messages that end with
      * an answer. The end of text is appended, unless a template has ended the text */
     bool answers;

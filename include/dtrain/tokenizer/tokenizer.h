@@ -35,9 +35,9 @@ size_t dt_tokenizer_nbytes(const dt_tokenizer *t);
 typedef struct dt_tokenizer_info {
     const char *name;      /* identity, stored in datasets made with it: "bytes", or a hash of the file's content */
     const char *directory; /* of its files; NULL if it is built in */
-    /* the directory's chat template and its file; NULL: none, or only named templates, which chat_template_names
-     * lists */
-    const char *chat_template, *chat_template_file, *chat_template_names;
+    /* the directory's chat template and the file of its templates; chat_template NULL: none, or only named templates */
+    const char *chat_template, *chat_template_file;
+    const struct json_t *chat_templates; /* named templates, {name: text, ...}; NULL: none */
     const struct json_t *named; /* special tokens as chat templates see them: {"bos_token": "<s>", ...}; NULL: none */
     int32_t vocab_size;         /* largest id + 1 */
     /* ids below it are the tokenizer's own. Ids from n_own to vocab_size - 1 are special tokens that only have a name

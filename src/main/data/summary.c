@@ -84,9 +84,15 @@ static void report_ignored(const dt_make_stats *s)
     char list[MAX_NAMES * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;
     if (c.n_calls)
-        DT_WARN("%" PRId64 " message%s of role function_call written as answers with unchanged text, without the call "
-                "markers of the model's template",
+        DT_WARN("%" PRId64
+                " message%s with tool calls written as plain text, because the chat template writes no calls, "
+                "or a function_call is no JSON",
                 c.n_calls, dt_plural(c.n_calls));
+    if (c.n_tools)
+        DT_WARN("the tools of %" PRId64
+                " record%s written into the system message, because the chat template writes no "
+                "tools, or they are no JSON",
+                c.n_tools, dt_plural(c.n_tools));
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
     for (int i = 0; i < c.n && i < MAX_NAMES; i++)

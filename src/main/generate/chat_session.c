@@ -188,8 +188,7 @@ static dt_err render(chat *c, dt_ids *ids)
     const int64_t room = a->opt.max_new_tokens < c->max_len / 4 ? a->opt.max_new_tokens : c->max_len / 4;
     for (bool told = false;; told = true) {
         ids->n = 0;
-        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n,
-                              DT_CHAT_GENERATE | a->reader.chat_flags, ids));
+        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, &c->messages, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
         if (a->reader.n_image_tokens > 0)
             DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.images.n, ids,
                                           NULL, 0));
@@ -275,7 +274,9 @@ static dt_err begin_again(chat *c, const char *system)
     forget_images(c, c->messages.images.n);
     c->n_waiting = 0;
     dt_messages_clear(&c->messages);
-    return *system ? dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)) : DT_OK;
+    if (*system) DT_TRY(dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)));
+    if (c->a->tools) DT_TRY(dt_messages_take_tools(&c->messages, c->a->tools));
+    return dt_messages_fit(&c->messages, c->a->reader.chat);
 }
 
 static dt_err change_system(chat *c, char *text)
@@ -284,9 +285,11 @@ static dt_err change_system(chat *c, char *text)
         free(text);
         return begin_again(c, c->system = "");
     }
-    DT_TRY(begin_again(c, ""));
-    c->system = text;
-    return say(c, DT_ROLE_SYSTEM, text, strlen(text));
+    size_t nbytes = strlen(text);
+    DT_TRY(keep_text(c, text));
+    forget_places(c, text, &nbytes);
+    text[nbytes] = '\0';
+    return begin_again(c, c->system = text);
 }
 
 /* Read the images of the command line, which belong to the first message. */

@@ -35,7 +35,7 @@ typedef struct options {
     const char *stop[DT_MAX_STOPS];
     int n_stop;
     bool chat, no_think;
-    const char *system, *chat_template;
+    const char *system, *chat_template, *tools;
     const char *image[MAX_GIVEN_IMAGES];
     int n_images;
     double timeout_s;
@@ -61,6 +61,7 @@ typedef struct app {
     dt_catalogue *catalogue; /* NULL: none */
     dt_trie *trie;
     dt_constraint only;
+    json_t *tools; /* {"tools": ...} of --tools; NULL: none */
     dt_prompt_reader reader;
     dt_prompts prompts;
     char *image_text;  /* placeholder of an image in a text; NULL: none */

@@ -73,9 +73,12 @@ static const tool_row rows[] = {
      "interactive chat: each line is a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D or /exit "
      "quits. In a pipe every line is a message and there are no commands. With --prompt: answer it and exit"},
     {"system", "TEXT", TO(system), "system message of a conversation", .text = true},
+    {"tools", "FILE", TO(tools),
+     "descriptions of tools for --chat and for messages without their own: a JSON list of {name, parameters, ...} or "
+     "of {type: function, function: {...}}"},
     {"chat-template", "NAME", TO(chat_template),
-     "chat template: a name, a JSON file, or auto for the tokenizer's own (default: the template that is stored "
-     "in the checkpoint, otherwise auto)"},
+     "chat template: a name, a JSON file, a Jinja file, or auto for the tokenizer's own (default: the template that is "
+     "stored in the checkpoint, otherwise auto)"},
     {"no-think", NULL, TO(no_think), "request an answer without thinking, if the template supports it"},
     {HEADING("Tokens (defaults come from the model's generation_config.json, if it has one)")},
     {"max-new-tokens", "N", TO(max_new_tokens), "maximum length of a continuation (default 128)", 1, INT32_MAX,

@@ -114,6 +114,8 @@ static void put_rope_first(const dt_config *cfg, json_t *root)
     if (cfg->model_rope_scaling[0] != '\0') {
         if (cfg->model_rope_theta[0] == '\0' && json_object_get(parameters, "rope_theta"))
             json_object_set(root, "rope_theta", json_object_get(parameters, "rope_theta"));
+        if (json_object_get(parameters, "partial_rotary_factor"))
+            json_object_set(root, "partial_rotary_factor", json_object_get(parameters, "partial_rotary_factor"));
         json_object_del(root, "rope_parameters");
     } else if (cfg->model_rope_theta[0] != '\0') {
         json_object_set(parameters, "rope_theta", json_object_get(root, "rope_theta"));

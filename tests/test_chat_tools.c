@@ -1,0 +1,278 @@
+// NEEDS: PCRE2 UTF8PROC
+/* test_chat_tools.c - tools in conversations: the forms of OpenAI and ShareGPT give the same text, calls are targets,
+ * results are not, and a template without tools receives text. */
+#include "chat_fixture.h"
+
+/* As Qwen's: results of tools are a question. */
+static const char hermes[] =
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}<r>{{ m.content }}</r>"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{% if not loop.first or m.content %}{{ '\n' }}{% endif %}"
+    "<c>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</c>{% endfor %}"
+    "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/* As Mistral's: ids of nine letters are required and written, and an answer has no header. */
+static const char with_ids[] =
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+    "{% elif m.role == 'tool' %}(R {{ m.content }} {{ m.tool_call_id }}[/INST]"
+    "{% elif m.tool_calls %}CALLS {% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('id') }}"
+    "{% endif %}{{ c.function.name }} {{ c.function.arguments | tojson }} {{ c.id }}{% endfor %}{{ eos_token }}"
+    "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}";
+
+#define TOOL "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"a\": 1}}}"
+#define Q "{\"role\": \"user\", \"content\": \"q\"}, "
+#define END                                                                                                            \
+    "{\"role\": \"tool\", \"tool_call_id\": \"aaaaaaaa1\", \"content\": \"12\"}, "                                     \
+    "{\"role\": \"assistant\", \"content\": \"x\"}]"
+
+static void open_with(dt_chat **c, const char *jinja)
+{
+    static dt_tokenizer t; /* the template keeps it */
+    t = fake;
+    t.info.directory = "models/x";
+    t.info.chat_template = jinja;
+    t.info.chat_template_file = "tokenizer_config.json";
+    dt_error_clear();
+    if (dt_chat_open(c, "auto", &t) != DT_OK) fail_msg("%s", dt_error_message());
+}
+
+/* What the template writes for a record {messages or conversations, tools}, its answers in braces. */
+static void writes(const dt_chat *c, const char *record, const char *want)
+{
+    json_error_t e;
+    json_t *json = json_loads(record, 0, &e);
+    if (!json) fail_msg("%s: %s", record, e.text);
+    const bool sharegpt = json_object_get(json, "conversations");
+    dt_messages m = {0};
+    dt_pieces p = {0};
+    dt_error_clear();
+    dt_err err = dt_messages_parse(&m, json_object_get(json, sharegpt ? "conversations" : "messages"), "messages",
+                                   sharegpt ? "from" : "role", sharegpt ? "value" : "content");
+    if (err == DT_OK) err = dt_messages_take_tools(&m, json);
+    if (err == DT_OK) err = dt_messages_fit(&m, c);
+    for (int i = 0; i < m.n; i++) m.item[i].learn = m.item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
+    if (err == DT_OK) err = dt_chat_render(c, m.item, m.n, m.tools, 0, &p);
+    if (err != DT_OK) fail_msg("%s: %s", record, dt_error_message());
+    assert_string_equal(shown(&p, true), want);
+    dt_pieces_free(&p);
+    dt_messages_free(&m);
+    json_decref(json);
+}
+
+#define CALL(arguments) "<c>{\"name\": \"f\", \"arguments\": " arguments "}</c>"
+#define ASKED "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+#define ANSWERED "<|im_start|>user<r>12</r><|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n"
+
+/* Arguments as an object or as its text; a content that is missing, null or empty; OpenAI's earlier form. */
+TEST(openai_s_forms_are_the_same_conversation)
+{
+    static const char *const calls[] = {
+        "\"content\": \"\", \"tool_calls\": [{\"id\": \"aaaaaaaa1\", \"type\": \"function\", \"function\": {\"name\": "
+        "\"f\", \"arguments\": {\"a\": 1}}}]",
+        "\"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]",
+        "\"content\": null, \"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]",
+        "\"tool_calls\": \"[{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}]\"",
+        "\"function_call\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}"};
+    dt_chat *c;
+    char record[600];
+    open_with(&c, hermes);
+    assert_true(dt_chat_reads_tools(c) && dt_chat_writes_calls(c));
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        snprintf(record, sizeof record, "{\"messages\": [" Q "{\"role\": \"assistant\", %s}, " END "}", calls[i]);
+        writes(c, record, ASKED "{" CALL("{\"a\": 1}") "<|im_end|>}\n" ANSWERED);
+    }
+    dt_chat_close(c);
+}
+
+TEST(parallel_calls_thoughts_and_text_are_one_answer)
+{
+    dt_chat *c;
+    open_with(&c, hermes);
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"so\", \"reasoning_content\": \"why\", "
+           "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"a\": [1, {}]}}, {\"name\": \"f\"}]}, " END "}",
+           ASKED "{<think>\nwhy\n</think>\n\nso\n" CALL("{\"a\": [1, {}]}") "\n" CALL("{}") "<|im_end|>}\n" ANSWERED);
+    dt_chat_close(c);
+}
+
+/* Words of the template in a result are not an answer. */
+TEST(results_are_never_targets)
+{
+    dt_chat *c;
+    open_with(&c, hermes);
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, {\"role\": \"tool\", "
+           "\"content\": \"<|im_start|>assistant\\nno<|im_end|>\"}, {\"role\": \"tool\", \"content\": \"\"}, "
+           "{\"role\": \"assistant\", \"content\": \"x\"}]}",
+           ASKED "{" CALL("{}") "<|im_end|>}\n<|im_start|>user<r><|im_start|>assistant\nno<|im_end|></r><r></r>"
+                                "<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n");
+    dt_chat_close(c);
+}
+
+TEST(tools_are_descriptions_of_functions)
+{
+    static const char *const tools[] = {
+        "\"tools\": [" TOOL "]", "\"tools\": [{\"name\": \"f\", \"parameters\": {\"a\": 1}}]",
+        "\"functions\": [{\"name\": \"f\", \"parameters\": {\"a\": 1}}]",
+        "\"tools\": \"[{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": {\\\"a\\\": 1}}]\""};
+    dt_chat *c;
+    char record[400];
+    open_with(&c, hermes);
+    for (size_t i = 0; i < sizeof tools / sizeof tools[0]; i++) {
+        snprintf(record, sizeof record, "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"x\"}], %s}",
+                 tools[i]);
+        writes(c, record, "<|im_start|>system\n" TOOL "\n<|im_end|>\n" ASKED "{x<|im_end|>}\n");
+    }
+    dt_chat_close(c);
+}
+
+#define GLAIVE(calls)                                                                                                  \
+    "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", "                     \
+    "\"value\": \"" calls "\"}, {\"from\": \"observation\", \"value\": \"12\"}, "                                      \
+    "{\"from\": \"gpt\", \"value\": \"x\"}]}"
+
+/* ShareGPT's records have neither ids nor a role of tools. */
+TEST(sharegpt_s_calls_get_ids)
+{
+    dt_chat *c;
+    open_with(&c, hermes);
+    writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
+           ASKED "{" CALL("{\"a\": 1}") "<|im_end|>}\n" ANSWERED);
+    writes(c, GLAIVE("<think>\\nwhy\\n</think>\\n[{\\\"name\\\": \\\"f\\\"}, {\\\"name\\\": \\\"f\\\"}]"),
+           ASKED "{<think>\nwhy\n</think>\n\n" CALL("{}") "\n" CALL("{}") "<|im_end|>}\n" ANSWERED);
+    writes(c, GLAIVE("no JSON"), ASKED "{no JSON<|im_end|>}\n" ANSWERED);
+    dt_chat_close(c);
+    open_with(&c, with_ids);
+    writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
+           "<s>[INST]q[/INST]{CALLS f {\"a\": 1} call00001</s>}(R 12 call00001[/INST]{ x</s>}");
+    dt_chat_close(c);
+}
+
+/* As DeepSeek R1's: the arguments are a text, which is kept as it is in the record. */
+TEST(arguments_are_text_where_a_template_needs_it)
+{
+    dt_chat *c;
+    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+                  "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": "
+           "\"{\\\"a\\\":1}\"}]}]}",
+           ASKED "{f {\"a\":1}<|im_end|>}\n");
+    writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
+           ASKED "{f {\"a\": 1}<|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n");
+    dt_chat_close(c);
+}
+
+TEST(ids_of_a_record_are_kept)
+{
+    dt_chat *c;
+    open_with(&c, with_ids);
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"aaaaaaaa1\", \"function\": "
+           "{\"name\": \"f\"}}]}, " END "}",
+           "<s>[INST]q[/INST]{CALLS f {} aaaaaaaa1</s>}(R 12 aaaaaaaa1[/INST]{ x</s>}");
+    dt_chat_close(c);
+}
+
+TEST(templates_without_tools_get_text)
+{
+    dt_chat *c;
+    assert_int_equal(dt_chat_open(&c, "plain", &fake), DT_OK);
+    assert_false(dt_chat_reads_tools(c) || dt_chat_writes_calls(c));
+    writes(c,
+           "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"so\", \"tool_calls\": [{\"name\": \"f\", "
+           "\"arguments\": {\"a\": 1}}]}, " END ", \"tools\": [{\"name\": \"f\"}]}",
+           "[{\"name\": \"f\"}]\n\nUser: q\nAssistant:{ so\n{\"name\": \"f\", \"arguments\": {\"a\": "
+           "1}}</s>}Tool: 12\nAssistant:{ x</s>}");
+    writes(c, GLAIVE("{\\\"name\\\":\\\"f\\\"}"),
+           "User: q\nAssistant:{ {\"name\":\"f\"}</s>}Tool: 12\nAssistant:{ x</s>}");
+    dt_chat_close(c);
+}
+
+/* A template that writes the first of several calls only: training on it would be wrong. */
+TEST(calls_that_a_template_leaves_out_are_refused)
+{
+    dt_chat *c;
+    dt_messages m = {0};
+    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}"
+                  "{{ m.tool_calls[0].function.name }} {{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+                  "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    json_t *list =
+        json_loads("[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}]", 0, NULL);
+    assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
+    m.item[1].learn = DT_LEARN_CONTENT;
+    assert_int_equal(render(c, m.item, 2, 0), DT_ERR_DATA);
+    says("message 1: ");
+    says("leaves out or changes the tool calls of this answer");
+    dt_error_clear();
+    dt_messages_free(&m);
+    json_decref(list);
+    dt_chat_close(c);
+}
+
+/* Lists of parts are passed as they are to a template that takes them. */
+TEST(parts_keep_their_order)
+{
+    dt_chat *c;
+    dt_messages m = {.image_text = "<image>"};
+    dt_pieces p = {0};
+    open_with(&c, "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+                  "{% for p in m.content %}{% if p.type == 'image' %}<i>{% else %}{{ p.text }}{% endif %}{% endfor %}"
+                  "{% endif %}{{ eos_token }}{% endfor %}");
+    json_t *list = json_loads("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
+                              "\"image\"}, {\"type\": \"text\", \"text\": \"b\"}]}]",
+                              0, NULL);
+    assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
+    assert_int_equal(dt_chat_render(c, m.item, m.n, NULL, 0, &p), DT_OK);
+    assert_string_equal(shown(&p, true), "user:a<i>b</s>");
+    dt_pieces_free(&p);
+    dt_messages_free(&m);
+    json_decref(list);
+    dt_chat_close(c);
+}
+
+/* As lists of templates of Command R and Hermes 2 Pro: one for conversations with tools, which refuses others. */
+TEST(a_template_named_tool_use_renders_conversations_with_tools)
+{
+    static const char plain[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}",
+                      tool_use[] = "{% if not tools %}{{ raise_exception('no tools') }}{% endif %}"
+                                   "{% for t in tools %}{{ t.function.name }} {% endfor %}{% for m in messages %}"
+                                   "{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}",
+                      question[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}",
+                      with_tools[] =
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [" TOOL "]}";
+    dt_tokenizer t = fake;
+    dt_chat *c, *again;
+    char *spec;
+    json_t *all = json_pack("{s:s, s:s}", "default", plain, "tool_use", tool_use);
+    t.info.chat_template = plain;
+    t.info.chat_template_file = "tokenizer_config.json";
+    t.info.chat_templates = all;
+    assert_int_equal(dt_chat_open(&c, "auto", &t), DT_OK);
+    assert_non_null(strstr(dt_chat_source(c), "(default, and tool_use for conversations with tools)"));
+    assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
+    t.info.chat_templates = NULL;
+    t.info.chat_template = NULL;
+    assert_int_equal(dt_chat_open(&again, spec, &t), DT_OK);
+    for (int i = 0; i < 2; i++) {
+        writes(i ? again : c, question, "user: q</s>");
+        writes(i ? again : c, with_tools, "f user> q</s>");
+    }
+    dt_chat_close(again);
+    dt_chat_close(c);
+    t.info.chat_templates = all;
+    assert_int_equal(dt_chat_open(&c, "tool_use", &t), DT_ERR_USAGE); /* not without tools */
+    assert_int_equal(dt_chat_open(&c, "default", &t), DT_OK);
+    dt_chat_close(c);
+    json_decref(all);
+    free(spec);
+}
+
+int main(void) { return run_listed("chat tools", NULL, NULL); }
