@@ -49,9 +49,9 @@ static dt_err draw(void *self, const dt_batch *b, const dt_draw *d)
     return err;
 }
 
-static void keep(void *self, int32_t slot, int32_t n)
+static int32_t keep(void *self, int32_t slot, int32_t n)
 {
-    ((struct work *)self)->model.keep(((struct work *)self)->model.self, slot, n);
+    return ((struct work *)self)->model.keep(((struct work *)self)->model.self, slot, n);
 }
 static dt_err share(void *self, int32_t slot, int32_t prompt, int32_t n)
 {
