@@ -180,7 +180,7 @@ static const struct {
      "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
     {"[model]\nmodel_type = mamba\n", NULL,
      "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, olmo2, granite, smollm3, "
-     "gemma2, gemma3_text, found 'mamba'"},
+     "gemma2, gemma3_text, qwen3_moe, mixtral, found 'mamba'"},
     /* all are reported, in order; keys after an unknown section are not checked */
     {"[run]\nseed = x\nthreads = y\n", "run.z=1",
      "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
