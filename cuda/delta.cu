@@ -39,7 +39,7 @@ __device__ inline void load_tile(float (*t)[TILE_LD], const matrix &x, int first
 }
 
 /* C [m][n] = (add ? C : 0) + A B, with row distance ldc. Begins and ends with a barrier. */
-__device__ void multiply(tiles &t, int m, int n, int k, matrix a, matrix b, float *c, int ldc, bool add)
+__device__ __noinline__ void multiply(tiles &t, int m, int n, int k, matrix a, matrix b, float *c, int ldc, bool add)
 {
     const int y = threadIdx.x / 16, x = threadIdx.x % 16;
     for (int i0 = 0; i0 < m; i0 += 64)
@@ -179,7 +179,7 @@ __device__ void scale_rows(float *to, const float *rows, const float *factor, in
 }
 
 /* (1 + L) X = X in place, or its transpose: a thread per column. low: -L. */
-__device__ void solve(const work &w, int n, float *x, bool transposed)
+__device__ __noinline__ void solve(const work &w, int n, float *x, bool transposed)
 {
     const int c = threadIdx.x;
     if (c < w.dv)
