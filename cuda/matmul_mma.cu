@@ -107,31 +107,23 @@ static dt_err run_groups(const matmul &p, dt_stream *s)
     return DT_OK;
 }
 
-template <class T, class S, bool VECTORS>
+template <class T, bool VECTORS>
 static dt_err run_form_of_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
-    if (trans_a) return run_groups<T, S, true, false, VECTORS, false>(p, s);
-    return trans_b ? run_groups<T, S, false, true, VECTORS, false>(p, s)
-                   : run_groups<T, S, false, false, VECTORS, false>(p, s);
+    if (p.piece > 0)
+        return trans_b ? run_groups<T, medium, false, true, VECTORS, true>(p, s)
+                       : run_groups<T, medium, false, false, VECTORS, true>(p, s);
+    if (trans_a) return run_groups<T, medium, true, false, VECTORS, false>(p, s);
+    return trans_b ? run_groups<T, medium, false, true, VECTORS, false>(p, s)
+                   : run_groups<T, medium, false, false, VECTORS, false>(p, s);
 }
 
-/* A grouped matmul. The host knows the mean number of rows of a group only. */
-template <class T> static dt_err run_groups(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
+/* A grouped matmul. The host does not know how many rows a group has, and chooses medium tiles. */
+template <class T> static dt_err run_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
-    const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
-                  n_large = ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) * (trans_a ? p.n_groups : 1);
-    const bool vectors = vectors_fit((size_t)(p.lda | p.ldb | (trans_a ? 0 : p.group_stride)) * sizeof(T), p.a, p.b);
-    if (p.piece > 0) {
-        if (!trans_b)
-            return vectors ? run_groups<T, medium, false, false, true, true>(p, s)
-                           : run_groups<T, medium, false, false, false, true>(p, s);
-        return vectors ? run_groups<T, medium, false, true, true, true>(p, s)
-                       : run_groups<T, medium, false, true, false, true>(p, s);
-    }
-    if (!vectors) return run_form_of_groups<T, medium, false>(p, trans_a, trans_b, s);
-    if (n_large >= n_sm && (trans_a || p.m >= (int64_t)large::BM * p.n_groups))
-        return run_form_of_groups<T, large, true>(p, trans_a, trans_b, s);
-    return run_form_of_groups<T, medium, true>(p, trans_a, trans_b, s);
+    if (vectors_fit((size_t)(p.lda | p.ldb | (trans_a ? 0 : p.group_stride)) * sizeof(T), p.a, p.b))
+        return run_form_of_groups<T, true>(p, trans_a, trans_b, s);
+    return run_form_of_groups<T, false>(p, trans_a, trans_b, s);
 }
 
 /* Large tiles read A and B least often. They are used if there are enough of them to fill the GPU. */
@@ -155,8 +147,7 @@ template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool
 dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
 {
     if (p.n_groups > 0)
-        return dt == DT_BF16 ? run_groups<bf16>(dev, p, trans_a, trans_b, s)
-                             : run_groups<__half>(dev, p, trans_a, trans_b, s);
+        return dt == DT_BF16 ? run_groups<bf16>(p, trans_a, trans_b, s) : run_groups<__half>(p, trans_a, trans_b, s);
     return dt == DT_BF16 ? run_tiles<bf16>(dev, p, trans_a, trans_b, s)
                          : run_tiles<__half>(dev, p, trans_a, trans_b, s);
 }
