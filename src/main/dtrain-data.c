@@ -52,9 +52,9 @@ static const char notes[] =
     "                                            ties\n"
     "  {prompt, answer?}, {question, answer}     a prompt to generate from; a question is written as a\n"
     "                                            user's turn\n"
-    "Conversations may have tools: tools or functions in the record, tool_calls or function_call in answers.\n"
-    "Fields that would change the training but are not supported (videos, labels, ...) are errors. Other\n"
-    "fields are ignored, and listed at the end.\n"
+    "Conversations may have tools: tools or functions in the record, tool_calls or function_call in\n"
+    "answers. Fields that would change the training but are not supported (videos, labels, ...) are\n"
+    "errors. Other fields are ignored, and listed at the end.\n"
     "\n"
     "Templates (--template). auto is the tokenizer's own chat template, or plain if the tokenizer has\n"
     "none. You can also write one as a Jinja or JSON file (docs/data.md). By name:\n";
