@@ -42,6 +42,7 @@ done
 train 1 balanced_again "$@" batch.micro_batch_size=2 model.activation_checkpointing=block
 ends "recomputation counts no token twice" 0 close_losses balanced balanced_again 0
 close_losses one balanced 1e-9 && not_ok "it changes the gradients" "equal losses" || ok "it changes the gradients"
+fails_alone 1 task.experts 2 train 2 alone "$@"
 
 # generation and rollouts
 hf=$tmp/one/hf

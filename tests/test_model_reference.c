@@ -2,24 +2,10 @@
  * wrote the files).
  * DEVICES: cpu queue */
 #include "cases.h"
+#include "model_cases.h"
 #include "model_expected.h"
 
 enum { MAX_TOK = 144 };
-static const char *const CASES[] = {"gpt2",           "gpt2_variant",
-                                    "llama",          "llama_linear",
-                                    "llama_dynamic",  "mistral",
-                                    "qwen2",          "qwen3",
-                                    "olmo2",          "granite",
-                                    "smollm3",        "gemma2",
-                                    "gemma3_text",    "olmo3",
-                                    "seed_oss",       "phi3",
-                                    "phi3_partial",   "glm",
-                                    "glm4",           "qwen3_moe",
-                                    "qwen3_moe_many", "qwen3_moe_balanced",
-                                    "mixtral",        "mixtral_all",
-                                    "qwen3_5",        "qwen3_5_long",
-                                    "internlm3",      "ministral3"};
-enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {
     json_t *root;

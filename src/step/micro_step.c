@@ -121,6 +121,7 @@ static dt_err balance_experts(dt_task *t, const dt_micro *m)
     float dprob[DT_MAX_EXPERTS];
     const int64_t E = mc ? mc->num_experts : 0;
     if (!mc || mc->router_aux_loss_coef == 0) return DT_OK;
+    DT_TRY(dt_fault("task.experts"));
     DT_TRY(dt_model_expert_load(t->model, load));
     if (t->comm && t->data->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->data, load, (int)(2 * E), DT_SUM));
     const double loss = dt_model_balance_loss(mc, load, 1.0 / m->n_micro, dprob);
