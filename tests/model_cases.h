@@ -1,4 +1,4 @@
-/* model_cases.h - the models of tests/data/model and tests/data/hf, which transformers wrote (make_model_fixtures.py). */
+/* model_cases.h - the models of tests/data/model and tests/data/hf, which make_model_fixtures.py wrote by transformers. */
 #ifndef DTRAIN_MODEL_CASES_H
 #define DTRAIN_MODEL_CASES_H
 
