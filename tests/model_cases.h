@@ -1,4 +1,4 @@
-/* model_cases.h - the models of tests/data/model and tests/data/hf, which make_model_fixtures.py wrote by transformers. */
+/* model_cases.h - the models of tests/data/model and tests/data/hf that make_model_fixtures.py wrote. */
 #ifndef DTRAIN_MODEL_CASES_H
 #define DTRAIN_MODEL_CASES_H
 
