@@ -86,7 +86,7 @@ export QSTAT=$pro INPUT="my input.ini" ARGS='optimizer.lr=1e-4 "run.output_dir=m
 PBS_QUEUE=long fresh pbs.sh
 expect_text "pbs.sh: the wall time of qsub is the limit" '^started <my input.ini> <optimizer.lr=1e-4> <run.output_dir=my runs/1> <run.time_limit=7130>'
 expect_text "pbs.sh: submitted again as it was" '^qsub -l walltime=02:00:00 -l select=2:ncpus=32:mpiprocs=2:ompthreads=16:mem=100gb -q long -A chem -v INPUT,ARGS.* INPUT=my input.ini ARGS=optimizer.lr=1e-4 "run.output_dir=my runs/1" .*REQUEUES=1 FAILURES=0$'
-QSTAT=$torque prints "pbs.sh, Torque: days" 'run.time_limit=9357[0-9]>' fresh pbs.sh
+QSTAT=$torque prints "pbs.sh, Torque: days" 'run.time_limit=935[0-7][0-9]>' fresh pbs.sh
 expect_text "pbs.sh, Torque: nodes" '^qsub -l walltime=1:02:00:00 -l nodes=2:ppn=32 '
 QSTAT= PBS_WALLTIME=3600 prints "pbs.sh, Torque: the limit in the environment" 'run.time_limit=35(70|69)>' fresh pbs.sh
 QSTAT= prints "pbs.sh: an unknown limit is reported" 'the wall time is unknown' fresh pbs.sh
