@@ -213,6 +213,19 @@ TEST(tools_in_the_system_message_only)
     dt_chat_close(c);
 }
 
+/* As OLMo 3's: only the last answer ends with the end-of-text token. */
+TEST(calls_that_end_as_a_question_does)
+{
+    dt_chat *c;
+    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+                  "{% for c in m.tool_calls or [] %}<c>{{ c.function.name }}({{ c.function.arguments | tojson }})</c>"
+                  "{% endfor %}{% if m.role == 'assistant' and loop.last %}{{ eos_token }}{% else %}<|im_end|>\n"
+                  "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, " END "}",
+           ASKED "{<c>f({})</c><|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x</s>}");
+    dt_chat_close(c);
+}
+
 /* A template that writes the first of several calls only: training on it would be wrong. */
 TEST(calls_that_a_template_leaves_out_are_refused)
 {
