@@ -262,6 +262,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'qwen3_5_text', 'linear_key_head_dim': 257}", "linear_key_head_dim", "257"},
         {"{'model_type': 'qwen3_5_text', 'linear_conv_kernel_dim': 9}", "linear_conv_kernel_dim", "9"},
         {"{'model_type': 'qwen3_5_text', 'attn_output_gate': false}", "attn_output_gate", "true"},
+        {"{'model_type': 'qwen3_5_text', 'hidden_act': 'gelu'}", "hidden_act", "silu"},
         {"{'model_type': 'qwen3_5', 'vision_config': {}}", "text_config", "nothing"},
         {"{'model_type': 'qwen3_5', 'text_config': {'head_dim': 'x'}}", "text_config.head_dim", "x"},
         {"[1]", "config.json", "[1]"},

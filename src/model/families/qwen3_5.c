@@ -49,6 +49,8 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_llama_read(root, mc));
     DT_TRY(dt_spec_bool(root, "attn_output_gate", &gated));
     if (!gated) return dt_spec_bad(root, "attn_output_gate", "true");
+    /* transformers uses it after the convolution, too, where dtrain has silu */
+    if (mc->act != DT_ACT_SILU) return dt_spec_bad(root, "hidden_act", "silu");
     DT_TRY(read_sizes(root, mc));
     return read_layer_types(root, mc);
 }
