@@ -27,6 +27,7 @@ static const struct slot_kind {
     [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, 1, -1},
     [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
@@ -84,7 +85,7 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
-    t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER;
+    t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;
     return DT_OK;
 }
 

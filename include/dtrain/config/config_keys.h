@@ -108,17 +108,19 @@
          "maximum number of tokens that a token attends to, itself included (mistral, qwen2, qwen3); null: all " \
          "preceding tokens") \
     MAYBE(model, num_experts, integer, 1, 4096, "", "experts", \
-         "number of experts of each mixture (qwen3_moe, mixtral)") \
+         "number of experts of each mixture") \
     MAYBE(model, num_experts_per_tok, integer, 1, 4096, "", "experts", \
-         "number of experts that each token uses (qwen3_moe, mixtral)") \
+         "number of experts that each token uses") \
     MAYBE(model, moe_intermediate_size, integer, 1, 1 << 24, "", "", \
-         "width of the hidden layer of an expert (qwen3_moe)") \
+         "width of the hidden layer of an expert") \
+    MAYBE(model, shared_expert_intermediate_size, integer, 1, 1 << 24, "", "", \
+         "width of the hidden layer of the shared expert, which every token uses (qwen2_moe)") \
     MAYBE(model, norm_topk_prob, boolean, 0, 0, "", "", \
-         "true: the weights of a token's experts add up to 1 (qwen3_moe)") \
+         "true: the weights of a token's experts add up to 1 (qwen2_moe, qwen3_moe)") \
     MAYBE(model, output_router_logits, boolean, 0, 0, "", "", \
-         "true: add router_aux_loss_coef times the load-balancing loss (qwen3_moe, mixtral)") \
+         "true: add router_aux_loss_coef times the load-balancing loss of experts") \
     MAYBE(model, router_aux_loss_coef, number, 0, 1000000, "", "", \
-         "factor of the load-balancing loss of experts (qwen3_moe, mixtral)") \
+         "factor of the load-balancing loss of experts") \
     MAYBE(model, full_attention_interval, integer, 1, 1 << 16, "", "blocks", \
          "one of so many blocks has full attention, the others linear attention (qwen3_5_text)") \
     MAYBE(model, linear_num_key_heads, integer, 1, 1 << 16, "", "heads", \

@@ -22,6 +22,7 @@
     TYPE(smollm3) \
     TYPE(gemma2) \
     TYPE(gemma3_text) \
+    TYPE(qwen2_moe) \
     TYPE(qwen3_moe) \
     TYPE(mixtral) \
     TYPE(qwen3_5_text)

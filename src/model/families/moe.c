@@ -1,5 +1,5 @@
-/* moe.c - Qwen3-MoE and Mixtral: as Qwen3 and Mistral, with mixtures of experts instead of MLPs, in all layers or in
- * some. Files name each expert's matrices. */
+/* moe.c - Qwen2-MoE, Qwen3-MoE and Mixtral: as Qwen2, Qwen3 and Mistral, with mixtures of experts instead of MLPs, in
+ * all layers or in some. Qwen2-MoE adds a shared expert with a gate. Files name each expert's matrices. */
 #include "llama.h"
 #include <inttypes.h>
 
@@ -59,9 +59,18 @@ static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
     return fits ? DT_OK : dt_spec_bad(&list, NULL, "a list of layer numbers");
 }
 
-static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+/* use_sliding_window */
+static dt_err read_window(const dt_spec *root, dt_model_config *mc, bool every_other, int64_t end)
 {
     bool slides = false;
+    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
+    for (int64_t i = 0; i < mc->num_hidden_layers && i < end; i++)
+        mc->layers[i].slides = slides && !(every_other && i % 2 == 1);
+    return dt_model_read_window(root, mc, slides);
+}
+
+static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+{
     mc->qk_norm = true;
     mc->moe_intermediate_size = 768;
     DT_TRY(dt_llama_read(root, mc));
@@ -69,9 +78,7 @@ static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(root, "moe_intermediate_size", 1, 1 << 24, &mc->moe_intermediate_size));
     DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
     DT_TRY(choose_sparse(root, mc));
-    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].slides = slides;
-    return dt_model_read_window(root, mc, slides);
+    return read_window(root, mc, false, INT64_MAX);
 }
 
 const dt_family dt_family_qwen3_moe = {
@@ -92,6 +99,63 @@ const dt_family dt_family_qwen3_moe = {
              {"output_router_logits", NULL},
              {"router_aux_loss_coef", NULL}},
     .read = read_qwen3_moe};
+
+/* ---- Qwen2-MoE --------------------------------------------------------------------------------------------------- */
+
+static const struct module QWEN2_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
+    {SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},
+    {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},
+    {SLOT_UP, "mlp.shared_expert.gate_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},
+    {SLOT_UP, "mlp.shared_expert.up_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},
+    {SLOT_DOWN, "mlp.shared_expert.down_proj", SIZE_C, SIZE_S, 0, 0, SPARSE},
+    {SLOT_MLP_GATE, "mlp.shared_expert_gate", SIZE_ONE, SIZE_C, 0, 0, SPARSE},
+};
+
+static dt_err read_qwen2_moe(const dt_spec *root, dt_model_config *mc)
+{
+    int64_t end = 28;
+    mc->qkv_bias = true;
+    mc->moe_intermediate_size = 1408, mc->shared_expert_intermediate_size = 5632;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "qkv_bias", &mc->qkv_bias));
+    DT_TRY(read_experts(root, mc, 60, 4));
+    DT_TRY(dt_spec_int(root, "moe_intermediate_size", 1, 1 << 24, &mc->moe_intermediate_size));
+    DT_TRY(dt_spec_int(root, "shared_expert_intermediate_size", 1, 1 << 24, &mc->shared_expert_intermediate_size));
+    DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
+    DT_TRY(choose_sparse(root, mc));
+    DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &end));
+    return read_window(root, mc, true, end);
+}
+
+const dt_family dt_family_qwen2_moe = {
+    .name = {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeForSequenceClassification"},
+    .missing = {2048, 24, 16, 16, 0, 5632, 151936, 32768, 1e-6, -1, -1, -1},
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = QWEN2_BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm,
+    .keys = {ROTARY_KEYS,
+             {"sliding_window", NULL},
+             {"num_experts", NULL},
+             {"num_experts_per_tok", NULL},
+             {"moe_intermediate_size", NULL},
+             {"shared_expert_intermediate_size", NULL},
+             {"norm_topk_prob", NULL},
+             {"output_router_logits", NULL},
+             {"router_aux_loss_coef", NULL}},
+    .read = read_qwen2_moe};
 
 /* ---- Mixtral ----------------------------------------------------------------------------------------------------- */
 
