@@ -104,12 +104,15 @@ CASES = {
     # texts above and below a chunk of 64 tokens; as many key heads as value heads
     "qwen3_5_long": dict(QWEN35, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=3,
                          linear_num_value_heads=3, linear_key_head_dim=17, linear_value_head_dim=6, tie_word_embeddings=True),
+    "qwen3_5_moe": dict(QWEN35, model_type="qwen3_5_moe_text", num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                        num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
                ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
-               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM")
+               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
+               qwen3_5_moe_text="Qwen3_5MoeForCausalLM")
 
 
 def numbers(name, n):

@@ -30,7 +30,8 @@ static const char *const CASES[] = {"gpt2",
                                     "qwen3_5",
                                     "qwen3_5_long",
                                     "internlm3",
-                                    "ministral3"};
+                                    "ministral3",
+                                    "qwen3_5_moe"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 #endif

@@ -108,13 +108,23 @@ struct module {
     size_t only_if; /* 0: always */
     unsigned flags;
 };
-enum { MAX_MODULES = 24 }; /* of a layer; unused ones have no name */
+enum { MAX_MODULES = 32 }; /* of a layer; unused ones have no name */
 
 /** A key of [model] that the family reads, and its name in config.json if that differs. */
 struct family_key {
     const char *key, *name;
 };
 enum { MAX_FAMILY_KEYS = 16 };
+
+/** A tensor in files, by its name after the prefix of its layer, that may contain all weights of a slot: those of one
+ *  expert after the other [num_experts, sum of out, in], or IN_FIRST [num_experts, in, out]. For modules without
+ *  PER_EXPERT it is another name of the weight. */
+struct family_fused {
+    enum slot slot;
+    const char *name;
+    bool saved; /* save_pretrained writes this tensor */
+};
+enum { MAX_FUSED = 6 };
 
 struct dt_family {
     struct {
@@ -142,6 +152,7 @@ struct dt_family {
     const char *blocks; /* the names of a block's modules begin with this and the block's number */
     const struct module *embed, *block, *head; /* [MAX_MODULES] */
     const enum step *steps;                    /* of a block, up to STEP_END */
+    struct family_fused fused[MAX_FUSED];      /* unused ones have no name */
 };
 
 /** The family of a config.json's model_type; NULL: none. */
