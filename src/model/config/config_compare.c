@@ -29,6 +29,7 @@ static const struct field {
     FIELD("num_experts", num_experts, FIELD_INT),
     FIELD("num_experts_per_tok", num_experts_per_tok, FIELD_INT),
     FIELD("moe_intermediate_size", moe_intermediate_size, FIELD_INT),
+    FIELD("shared_expert_intermediate_size", shared_expert_intermediate_size, FIELD_INT),
     FIELD("linear_num_key_heads", linear_num_key_heads, FIELD_INT),
     FIELD("linear_num_value_heads", linear_num_value_heads, FIELD_INT),
     FIELD("linear_key_head_dim", linear_key_head_dim, FIELD_INT),
