@@ -2,7 +2,7 @@
  * computes the compressed key and value, the shared part of keys, and the compressed query. After a norm each, a matmul
  * expands the query, and one the keys and values of all heads (docs/algorithms.md, 8.9).
  *
- * Attention and the KV cache have expanded keys and values. Rows of raw are those of mix_attention.c, after rotation. */
+ * Attention and the KV cache have expanded keys and values. Rows of raw have q, k and v, after rotation. */
 #include "mixer.h"
 
 /* Of the norms of compressed rows, whatever rms_norm_eps is: as in transformers. */

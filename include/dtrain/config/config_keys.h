@@ -134,7 +134,8 @@
     MAYBE(model, linear_conv_kernel_dim, integer, 1, 8, "", "tokens", \
          "number of tokens that the convolution of linear attention mixes (Qwen3.5)") \
     MAYBE(model, n_shared_experts, integer, 1, 4096, "", "experts", \
-         "width of the shared expert, which every token uses, in multiples of moe_intermediate_size (DeepSeek, GLM-4.5)") \
+         "width of the shared expert, which every token uses, in multiples of moe_intermediate_size (DeepSeek, " \
+         "GLM-4.5)") \
     MAYBE(model, first_k_dense_replace, integer, 0, 1 << 16, "", "blocks", \
          "number of first blocks that have no experts (DeepSeek, GLM-4.5)") \
     MAYBE(model, n_group, integer, 1, 64, "", "groups", "number of groups of experts (DeepSeek, GLM-4.5)") \

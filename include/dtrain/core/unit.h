@@ -173,8 +173,8 @@ void dt_unit_free(dt_unit *u);
 typedef bool (*dt_trains)(void *self, const dt_tensor *t);
 /** Choose the trained tensors, and lay out all parts again. Before the units are borrowed.
  *
- *  A group is in one part; DT_EXACT stays. With one trained tensor, the whole group is in the trained part; gradients of its other
- *  tensors are not used, and these are not updated. trained NULL: all tensors are frozen. */
+ *  A group is in one part; DT_EXACT stays. With one trained tensor, the whole group is in the trained part; gradients
+ *  of its other tensors are not used, and these are not updated. trained NULL: all tensors are frozen. */
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self);
 /** Assign offsets again, after the parts of tensors have changed. */
 void dt_unit_lay_out(dt_unit *u);

@@ -115,10 +115,10 @@ static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool tr
 
 enum { DT_MAX_EXPERTS = 4096 };
 
-/** Routing of tokens to experts. A token with the logits z has the scores p = softmax(z), or p_e = 1 / (1 + e^-z_e) with
- *  `sigmoid`. Its experts are those of the k largest c_e = p_e + correction_e, in descending order (ties: the lower
- *  number). The weight of expert e is scale p_e, with `normalise` divided by the sum of the k p. All arrays are float,
- *  except the experts' numbers.
+/** Routing of tokens to experts. A token with the logits z has the scores p = softmax(z), or with `sigmoid`
+ *  p_e = 1 / (1 + e^-z_e). Its experts are those of the k largest c_e = p_e + correction_e, in descending order (ties:
+ *  the lower number). The weight of expert e is scale p_e, with `normalise` divided by the sum of the k p. All arrays
+ *  are float, except the experts' numbers.
  *
  *  With n_groups > 1 the experts are in groups of equal size. A group's value is the sum of its group_best largest c.
  *  Only experts of the k_groups groups with the largest values are used (ties: the lower number). */
@@ -207,9 +207,9 @@ typedef struct dt_heads {
 
 static inline int dt_heads_rotary_dim(const dt_heads *h) { return h->rotary_dim ? h->rotary_dim : h->head_dim; }
 
-/** The heads of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), between its matmuls and attention. Of token
- *  t, with N = nope_dim, R = rope_dim and V = v_dim, a query head is xq_h [N + R], a key and value head xkv_h [N + V],
- *  and all key heads share xr [R]:
+/** The heads of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), between its matmuls and attention. Of
+ *  token t, with N = nope_dim, R = rope_dim and V = v_dim, a query head is xq_h [N + R], a key and value head xkv_h
+ *  [N + V], and all key heads share xr [R]:
  *
  *      q_h = (xq_h[0..N-1], turned(xq_h[N..]))    k_h = (xkv_h[0..N-1], turned(xr))    v_h = xkv_h[N..]
  *
