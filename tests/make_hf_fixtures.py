@@ -95,6 +95,12 @@ def main():
             save(model, root, name + "_vl", state_dict=state, **FUSED)
         if name == "mixtral":
             save(build(CASES[name], torch.float32), root, "mixtral_fused", **FUSED)
+        if name == "deepseek_v3_plain":  # with a layer of multi-token prediction, which transformers drops
+            model = build(CASES[name], torch.float32)
+            mtp = {f"model.layers.2.{part}.weight": torch.zeros(3, 2) for part in ("eh_proj", "enorm", "mlp.gate")}
+            save(model, root, name, state_dict={**model.state_dict(), **mtp})
+            model, loss = rounded(name, torch.bfloat16)
+            write_expected(save(model, root, "deepseek_v3_bf16"), name, loss)
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

@@ -39,9 +39,9 @@ IN_DIR(every_family_loads_at_every_stage)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},  {"mistral_bf16", DT_ST_BF16},
-                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32}, {"qwen3_5_moe_vl", DT_ST_F32},
-                {"mixtral_fused", DT_ST_F32}};
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},        {"mistral_bf16", DT_ST_BF16},
+                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32},       {"qwen3_5_moe_vl", DT_ST_F32},
+                {"mixtral_fused", DT_ST_F32}, {"deepseek_v3_bf16", DT_ST_BF16}};
     enum { N_MORE = sizeof more / sizeof more[0] };
     fixture *f = *state;
     char path[PATH_MAX];
@@ -210,6 +210,11 @@ static bool fill_in(const dt_st_layout *l, const char *dir, const dt_safetensors
     return ok;
 }
 
+static dt_st_entry entry_of(const char *name, int n_dims, const int64_t *shape)
+{
+    return (dt_st_entry){.name = name, .n_dims = n_dims, .shape = shape};
+}
+
 static bool alter(const fixture *f, const void *what)
 {
     const alteration *a = what;
@@ -227,7 +232,7 @@ static bool alter(const fixture *f, const void *what)
         const bool chosen = a->tensor && strcmp(s.tensors[i].name, a->tensor) == 0;
         if (chosen && a->drop) continue;
         source[n] = i;
-        e[n++] = (dt_st_entry){s.tensors[i].name, s.tensors[i].n_dims, s.tensors[i].shape};
+        e[n++] = entry_of(s.tensors[i].name, s.tensors[i].n_dims, s.tensors[i].shape);
         if (chosen && a->reshape) {
             flat = s.tensors[i].n_elems;
             e[n - 1].n_dims = 1;
@@ -237,8 +242,7 @@ static bool alter(const fixture *f, const void *what)
     const dt_st_tensor *twin = a->tensor ? dt_safetensors_find(&s, a->tensor) : NULL;
     if (a->add) {
         source[n] = a->add_shape ? -1 : (int)(twin - s.tensors);
-        e[n++] =
-            a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
+        e[n++] = a->add_shape ? entry_of(a->add, 1, &a->add_shape) : entry_of(a->add, twin->n_dims, twin->shape);
     }
     bool ok = dt_st_layout_make(&l, "model", e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
     ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) &&

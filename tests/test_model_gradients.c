@@ -3,6 +3,7 @@
  * DEVICES: cpu queue */
 
 #include "cases.h"
+#include "model_configs.h"
 #include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
@@ -52,6 +53,7 @@ TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
         free(config);
         json_decref(root);
     }
+    check_model("deepseek_v3", DEEPSEEK);
 }
 
 TEST(gradients_are_the_slopes_with_dropout_too)

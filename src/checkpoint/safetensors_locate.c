@@ -1,6 +1,7 @@
 /* safetensors_locate.c - locate a model's tensors in the safetensors files of one directory, or of several that hold
  * its components. */
 #include "dtrain/checkpoint/stored.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,10 +73,21 @@ static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map
     return take(job, head, embed, &map->head);
 }
 
+/* Is it a tensor of a layer for multi-token prediction, which follows the blocks and is numbered like them? */
+static bool is_of_prediction(const locate_job *job, const char *name)
+{
+    char other[2 * DT_NAME_MAX];
+    int64_t layer;
+    int end = 0;
+    if (sscanf(name, "model.layers.%" SCNd64 ".%n", &layer, &end) < 1 || end == 0) return false;
+    snprintf(other, sizeof other, "model.layers.%" PRId64 ".eh_proj.weight", layer);
+    return dt_safetensors_find(&job->s, other) != NULL;
+}
+
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
     if (job->of_tower) return dt_stored_is_outside_tower(name);
-    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) ||
+    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) || is_of_prediction(job, name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }
 
@@ -159,7 +171,10 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
 static void report_not_text(const locate_job *job)
 {
     int n = 0;
-    for (int i = 0; i < job->s.n_tensors; i++) n += !job->used[i] && dt_stored_is_not_text(job->s.tensors[i].name);
+    for (int i = 0; i < job->s.n_tensors; i++) {
+        const char *name = job->s.tensors[i].name;
+        n += !job->used[i] && (dt_stored_is_not_text(name) || is_of_prediction(job, name));
+    }
     if (n > 0)
         DT_INFO("%s: reads the text model only, without %d tensors of the vision tower or of multi-token prediction",
                 job->path, n);

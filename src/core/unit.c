@@ -88,6 +88,7 @@ static void choose_trained(dt_unit *u, dt_trains trained, void *self)
     for (int first = 0, end; first < u->n_tensors; first = end) {
         dt_part part = DT_FROZEN;
         end = dt_unit_end_of_group(u, first);
+        if (u->tensors[first].part == DT_EXACT) continue;
         for (int i = first; i < end; i++) {
             u->tensors[i].trainable = trained && trained(self, &u->tensors[i]);
             if (u->tensors[i].trainable) part = DT_TRAINED;

@@ -9,6 +9,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .n_heads = (int)mc->num_attention_heads,
                        .n_kv_heads = (int)mc->num_key_value_heads,
                        .head_dim = (int)mc->head_dim,
+                       .v_head_dim = (int)mc->v_head_dim,
                        .q_start = m->device.q_start,
                        .kv_start = m->device.kv_start,
                        .kv_len = m->device.kv_len,
@@ -17,7 +18,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .max_kv_len = m->max_kv_len,
                        .q_ld = m->W,
                        .kv_ld = m->W,
-                       .o_ld = m->Q,
+                       .o_ld = m->O,
                        .scale = 1,
                        .dt = m->opt.dtype,
                        .batch_invariant = dt_model_is_invariant(m)};
@@ -113,7 +114,7 @@ static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_pa
     dt_attention at = dt_block_attention(m, b);
     dt_heads h = heads_of(m, b, w);
     h.kv_row = m->device.cache_row;
-    h.kv_ld = at.kv_ld = 2 * m->K;
+    h.kv_ld = at.kv_ld = m->K + m->Y;
     at.by_library = false; /* keys are in slots */
     if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
     if (m->mc->qk_norm_whole) DT_TRY(norm_whole(m, b, w, a, a->raw));
@@ -213,7 +214,7 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
     const bool gated = m->mc->attn_output_gate;
     const dt_blocks rows = gate_rows(m);
     if (gated && dt_linear_keeps_input(&b->linear[SLOT_O])) DT_TRY(make_gated(m, a));
-    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->Q, dy, m->C, m->s.datt, m->Q,
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->O, dy, m->C, m->s.datt, m->O,
                               of_o, m->n_tok));
     if (gated)
         DT_TRY(m->ops->sigmoid_gate_backward(m->dev, &rows, a->att, a->gate, m->s.datt, m->s.datt, a->gate, m->stream));

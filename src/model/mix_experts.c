@@ -10,10 +10,19 @@
  * dw_te = dy_t . down_e(act) = (down_e^T dy_t) . act. The outputs of the experts are therefore not kept. */
 #include "mixer.h"
 
-static dt_routing route_of(const dt_model *m)
+static dt_routing route_of(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
-    return (dt_routing){
-        .n_tok = m->n_tok, .n_experts = (int32_t)m->E, .k = (int32_t)m->k, .normalise = m->mc->norm_topk_prob};
+    const dt_model_config *mc = m->mc;
+    return (dt_routing){.n_tok = m->n_tok,
+                        .n_experts = (int32_t)m->E,
+                        .k = (int32_t)m->k,
+                        .normalise = mc->norm_topk_prob,
+                        .sigmoid = mc->sigmoid_router,
+                        .n_groups = (int32_t)mc->n_group,
+                        .k_groups = (int32_t)mc->topk_group,
+                        .group_best = (int32_t)mc->group_best,
+                        .scale = (float)mc->routed_scaling_factor,
+                        .correction = dt_weight(w, b->correction)};
 }
 
 static bool shares(const struct block *b) { return dt_exists(b->linear[SLOT_UP].w); }
@@ -35,7 +44,7 @@ static dt_err gather(const dt_model *m, const struct expert_acts *a, const void 
 static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct expert_acts *a,
                     const void *x)
 {
-    const dt_routing r = route_of(m);
+    const dt_routing r = route_of(m, b, w);
     const struct with_matmul alone = {0};
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
     DT_TRY(m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->stream));
@@ -108,7 +117,7 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const struct expert_acts *k = &a->experts;
     const struct linear *router = &b->linear[SLOT_ROUTER];
     const struct with_matmul onto = {.addend = m->s.dnorm};
-    const dt_routing r = route_of(m);
+    const dt_routing r = route_of(m, b, w);
     const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
     if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
     DT_TRY(down_backward(m, b, w, g, k, dy));

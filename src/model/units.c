@@ -28,6 +28,10 @@ static const struct slot_kind {
     [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_LATENT_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_LATENT_Q] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_LATENT_KV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_CORRECTION] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
@@ -69,7 +73,8 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     const struct slot_kind *is = &SLOTS[k->slot];
     const bool norm = is->kind == DT_KIND_NORM, ones = norm && (!b->mc->norm_plus_one || k->slot == SLOT_DELTA_NORM),
                linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
-    const bool alone = k->slot == SLOT_CLASS || k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG;
+    const bool alone =
+        k->slot == SLOT_CLASS || k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG || k->slot == SLOT_CORRECTION;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     dt_module_name(k, expert, module);
     snprintf(name, sizeof name, "%s%s%s", b->prefix, module, alone ? "" : ".weight");
@@ -80,6 +85,10 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     if (k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG) {
         t->init_std = 0;
         t->init_value = k->slot == SLOT_DT_BIAS ? 1 : (float)log(8); /* transformers: log of uniform in (0.01, 16) */
+    }
+    if (k->slot == SLOT_CORRECTION) {
+        t->part = DT_EXACT, t->trainable = t->decay = false, t->init_std = 0;
+        dt_unit_lay_out(b->unit);
     }
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
@@ -113,7 +122,8 @@ static void note_fused(const struct builder *b, const struct module *of, int fir
     const bool each = of[i].flags & PER_EXPERT, turned = of[i].flags & IN_FIRST;
     const int64_t in = dt_family_size(b->mc, of[i].in);
     int64_t before = 0, out = 0;
-    for (int k = first; k < end && !is_left_out(b, &of[k]); k++) {
+    for (int k = first; k < end; k++) {
+        if (is_left_out(b, &of[k])) continue;
         if (k < i) before += dt_family_size(b->mc, of[k].out);
         out += dt_family_size(b->mc, of[k].out);
     }
@@ -137,12 +147,13 @@ static dt_err add_bias(const struct builder *b, const struct module *k, bool new
     return DT_OK;
 }
 
-/* Modules first .. end-1, which one matmul computes. */
+/* Modules first .. end-1, which one matmul computes. The first is left out only together with the others. */
 static dt_err add_weights(const struct builder *b, const struct module *of, int first, int end)
 {
     const int64_t n = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1;
     for (int64_t e = 0; e < n; e++)
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++) {
+        for (int i = first; i < end; i++) {
+            if (is_left_out(b, &of[i])) continue;
             DT_TRY(add_weight(b, &of[i], e, e == 0 && i == first));
             note_fused(b, of, first, end, i, e);
         }
@@ -154,8 +165,8 @@ dt_err dt_units_build(const struct builder *b, const struct module *of)
     for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
         DT_TRY(add_weights(b, of, first, end));
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
-            if (dt_family_has(b->mc, of[i].bias_if)) DT_TRY(add_bias(b, &of[i], i == first));
+        for (int i = first; i < end; i++)
+            if (!is_left_out(b, &of[i]) && dt_family_has(b->mc, of[i].bias_if)) DT_TRY(add_bias(b, &of[i], i == first));
     }
     return DT_OK;
 }
@@ -275,7 +286,8 @@ static double linear_flops(const dt_model_config *mc)
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared)
 {
-    const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim),
+    const double L = (double)mc->num_hidden_layers,
+                 Q = (double)(mc->num_attention_heads * (mc->head_dim + dt_model_v_dim(mc))) / 2,
                  n_linear = (double)dt_model_n_linear(mc);
     const bool predicts = dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
     double per_token = 0;

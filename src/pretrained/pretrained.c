@@ -264,7 +264,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
     if (p->kind != DT_PRETRAINED_HF) return DT_OK;
     const dt_err err = dt_safetensors_open(&s, p->path);
     for (int i = 0; i < s.n_tensors; i++) {
-        if (dt_stored_is_ignored(s.tensors[i].name)) continue;
+        if (dt_stored_is_ignored(s.tensors[i].name) || dt_stored_is_exact(s.tensors[i].name)) continue;
         *type = !any || *type == s.tensors[i].type ? s.tensors[i].type : DT_ST_OTHER;
         any = true;
     }

@@ -10,18 +10,21 @@ static tolerance near(double floats, double stored, dt_dtype dt) { return (toler
 static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* Routing and its backward, and the sums of the rows of the experts. */
-static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
+static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool groups)
 {
-    const dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
+    dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
+    if (groups) r.sigmoid = true, r.n_groups = 8, r.k_groups = 3, r.group_best = 2, r.scale = 2.5f;
     const int64_t N = TOK * (int64_t)k, width = 67;
-    begin(c, "experts, %d of %d, %s", k, n_experts, dt_dtype_name(dt));
+    begin(c, "experts, %d of %d%s, %s", k, n_experts, groups ? " in groups" : "", dt_dtype_name(dt));
     const array prob = put(c, DT_F32, TOK * (int64_t)n_experts, 4), expert = room_bytes(c, sizeof(int32_t), N),
                 weight = room(c, DT_F32, N), start = room_bytes(c, sizeof(int32_t), n_experts + 1),
                 row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
                 token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
                 sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
-                load = put(c, DT_F32, n_experts, 1), dlogits = room(c, dt, TOK * (int64_t)n_experts);
+                load = put(c, DT_F32, n_experts, 1), correction = put(c, DT_F32, n_experts, 1),
+                dlogits = room(c, dt, TOK * (int64_t)n_experts);
     EACH_DEVICE (c) {
+        r.correction = groups ? at(c, correction) : NULL;
         RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
         RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token),
             at(c, load));
@@ -89,9 +92,10 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
 void check_experts_cases(check *c)
 {
     for (int t = 0; t < N_TYPES; t++) {
-        routing(c, TYPES[t], 5, 2);
-        routing(c, TYPES[t], 128, MOST);
-        routing(c, TYPES[t], 33, 1);
+        routing(c, TYPES[t], 5, 2, false);
+        routing(c, TYPES[t], 128, MOST, false);
+        routing(c, TYPES[t], 33, 1, false);
+        routing(c, TYPES[t], 128, MOST, true);
         row_gates(c, TYPES[t], 64);
         row_gates(c, TYPES[t], 131);
         for (int way = 0; way < 4; way++) {

@@ -147,6 +147,8 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
 const char *dt_stored_bare_name(const char *name);
 /** Is it a buffer that is not a weight? */
 bool dt_stored_is_ignored(const char *name);
+/** Is it a tensor of DT_EXACT, by its name? It is float in files of every type. */
+bool dt_stored_is_exact(const char *name);
 /** Does it belong to the vision tower or the multi-token prediction of a multimodal model of which dtrain reads the
  *  text model only? Such tensors are ignored. */
 bool dt_stored_is_not_text(const char *name);

@@ -93,8 +93,8 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 
 /* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
-/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN or +inf gets
- *  NaN weights. */
+/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN gets NaN
+ *  weights, and with softmax one with +inf, too. */
 DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight))
 DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
@@ -190,6 +190,21 @@ DT_OP(heads_forward, DESC(dt_heads, h), IN(void, x), OUT(void, q), OUT(void, k),
 DT_OP(heads_backward, DESC(dt_heads, h), IN(void, x), IN(float, rstd_q), IN(float, rstd_k), INOUT(void, dq),
       INOUT(void, dk), INOUT(void, dq_norm), INOUT(void, dk_norm), VAL(dt_dtype, gt), VAL(bool, accumulate),
       OUT(float, scratch))
+
+/** See dt_latent. q may be xq if the layouts are equal. */
+DT_OP(latent_forward, DESC(dt_latent, l), IN(void, xq), IN(void, xkv), IN(void, xr), OUT(void, q), OUT(void, k),
+      OUT(void, v))
+DT_MOVES(latent_forward,
+         matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
+                       x->l.dt))
+
+/** Gradients of xq, xkv and xr in their layouts, from those of q, k and v, which have q_ld and kv_ld (kv_row is
+ *  ignored). dxr is summed over the heads in float, in order. dxq may be dq if the layouts are equal. */
+DT_OP(latent_backward, DESC(dt_latent, l), IN(void, dq), IN(void, dk), IN(void, dv), OUT(void, dxq), OUT(void, dxkv),
+      OUT(void, dxr))
+DT_MOVES(latent_backward,
+         matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
+                       x->l.dt))
 
 /** See dt_attention. lse: float [n_tok, n_heads]; NULL: not stored. */
 DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse))

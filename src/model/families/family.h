@@ -19,8 +19,11 @@ enum slot {
     SLOT_EXPERT_DOWN,
     SLOT_DELTA_IN, /* of linear attention: q, k and v, then z, b and a */
     SLOT_DELTA_OUT,
-    SLOT_MLP_GATE, /* of an MLP: one value for each token, whose sigmoid multiplies the output */
-    N_LINEARS,     /* the linear layers of a block */
+    SLOT_MLP_GATE,  /* of an MLP: one value for each token, whose sigmoid multiplies the output */
+    SLOT_LATENT_IN, /* of latent attention: what keys and values come from, then what queries come from */
+    SLOT_LATENT_Q,  /* from the compressed query */
+    SLOT_LATENT_KV, /* from the compressed key and value */
+    N_LINEARS,      /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
     SLOT_NORM3,
@@ -31,7 +34,8 @@ enum slot {
     SLOT_DT_BIAS,
     SLOT_A_LOG,
     SLOT_DELTA_NORM,
-    SLOT_TOKENS, /* token embeddings; of a tower: its positions */
+    SLOT_CORRECTION, /* of a router: dt_routing */
+    SLOT_TOKENS,     /* token embeddings; of a tower: its positions */
     SLOT_POSITIONS,
     SLOT_FINAL_NORM,
     SLOT_HEAD,
@@ -50,6 +54,7 @@ enum step {
     STEP_MLP,
     STEP_EXPERTS, /* replaces STEP_MLP in layers with experts; with SLOT_UP, an MLP of all tokens is added */
     STEP_DELTA,   /* replaces STEP_ATTENTION in layers with linear attention */
+    STEP_LATENT,  /* latent attention */
     STEP_ADD,
     STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
     STEP_NORM2,
@@ -63,6 +68,7 @@ enum size_of {
     SIZE_C,
     SIZE_Q,
     SIZE_K,
+    SIZE_O, /* values of all heads */
     SIZE_W,
     SIZE_F,
     SIZE_U,
@@ -77,6 +83,10 @@ enum size_of {
     SIZE_H,         /* value heads */
     SIZE_VALUE,     /* one value */
     SIZE_KERNEL,    /* linear_conv_kernel_dim */
+    SIZE_LQ,        /* q_lora_rank */
+    SIZE_LK,        /* kv_lora_rank */
+    SIZE_LKR,       /* kv_lora_rank and the shared part of keys */
+    SIZE_LKV,       /* keys without their shared part, and values, of all heads */
     SIZE_HEAD,      /* head_dim */
     SIZE_POSITIONS, /* max_position_embeddings */
     SIZE_LABELS     /* of a scalar head */
@@ -114,7 +124,7 @@ enum { MAX_MODULES = 32 }; /* of a layer; unused ones have no name */
 struct family_key {
     const char *key, *name;
 };
-enum { MAX_FAMILY_KEYS = 16 };
+enum { MAX_FAMILY_KEYS = 24 };
 
 /** A tensor in files, by its name after the prefix of its layer, that may contain all weights of a slot: those of one
  *  expert after the other [num_experts, sum of out, in], or IN_FIRST [num_experts, in, out]. For modules without
