@@ -174,6 +174,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     bool complete = find_branches(u, m->mc->family, b);
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
+    b->sinks = alone(u, of, SLOT_SINKS);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
         const bool here = dt_family_find_in(of, s, b->traits) != NULL;
         b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;

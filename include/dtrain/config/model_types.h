@@ -25,6 +25,7 @@
     TYPE(qwen2_moe) \
     TYPE(qwen3_moe) \
     TYPE(mixtral) \
+    TYPE(gpt_oss) \
     TYPE(qwen3_5_text) \
     TYPE(qwen3_5_moe_text)
 /* clang-format on */

@@ -37,6 +37,7 @@ static const struct field {
     FIELD("linear_conv_kernel_dim", linear_conv_kernel_dim, FIELD_INT),
     FIELD("attn_output_gate", attn_output_gate, FIELD_BOOL),
     FIELD("norm_topk_prob", norm_topk_prob, FIELD_BOOL),
+    FIELD("swiglu_limit", swiglu_limit, FIELD_REAL),
     FIELD("router_aux_loss_coef", router_aux_loss_coef, FIELD_REAL),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
