@@ -101,8 +101,8 @@ CASES = {
     "mixtral_all": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=3,
                         num_experts_per_tok=3),
     # clamped gates and ups; more positions than the original context
-    "gpt_oss": dict(RMS, model_type="gpt_oss", num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_local_experts=7,
-                    num_experts_per_tok=3, sliding_window=5, swiglu_limit=0.3, tie_word_embeddings=True,
+    "gpt_oss": dict(RMS, model_type="gpt_oss", num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_local_experts=5,
+                    num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.3, tie_word_embeddings=True,
                     rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False)),
     # defaults, every token uses every expert, the load-balancing loss
     "gpt_oss_all": dict(RMS, model_type="gpt_oss", num_attention_heads=4, num_key_value_heads=4, head_dim=6, num_local_experts=3,
