@@ -361,3 +361,101 @@ dt_err cuda_row_gate_backward(dt_device *dev, const float *gate, const void *x, 
 {
     return row_gate(dev, stream, "row_gate_backward", gate, x, dx, dgate, n_rows, width, dt);
 }
+
+/* ---- biases ------------------------------------------------------------------------------------------------------ */
+
+enum { BIAS_WARPS = 8, BIAS_ROWS = 32 /* of a warp, summed separately before they are added to its total */ };
+
+/* dbias: a block has 32 vectors of columns of one group. Each warp sums every BIAS_WARPS-th row, with a vector per lane.
+ * The block then adds the warps' sums in order. */
+template <class T, class G>
+__global__ void __launch_bounds__(BIAS_WARPS *WARP)
+    group_sums_kernel(const T *dy, const int32_t *start, const int32_t *assignment, const float *weight, G *dbias,
+                      bool accumulate, int64_t width, bool fits)
+{
+    constexpr int V = vector_elems<T>, COLUMNS = WARP * V;
+    __shared__ float sums[BIAS_WARPS][COLUMNS];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, last = start[blockIdx.y + 1];
+    const int64_t first_column = blockIdx.x * (int64_t)COLUMNS, column = first_column + lane * V;
+    const int count = elems_left(column, width, V);
+    const bool whole = fits && count == V;
+    float sum[V] = {};
+    for (int first = start[blockIdx.y] + warp; first < last; first += BIAS_WARPS * BIAS_ROWS) {
+        float part[V] = {};
+        for (int i = 0, r = first; i < BIAS_ROWS && r < last; i++, r += BIAS_WARPS) {
+            const float w = weight ? weight[assignment[r]] : 1.0f;
+            const vec<T, V> x = load_vec<V>(dy + r * width + column, count, whole);
+#pragma unroll
+            for (int j = 0; j < V; j++) part[j] = fmaf(w, to_float(x.x[j]), part[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += part[j];
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) sums[warp][lane * V + j] = sum[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < COLUMNS && first_column + c < width; c += BIAS_WARPS * WARP) {
+        G *to = dbias + blockIdx.y * width + first_column + c;
+        float total = accumulate ? to_float(*to) : 0.0f;
+        for (int w = 0; w < BIAS_WARPS; w++) total += sums[w][c];
+        *to = from_float<G>(total);
+    }
+}
+
+/* The group of row r: the last one that begins at or before it. */
+__device__ inline int64_t group_of_row(const int32_t *start, int64_t n_groups, int64_t r)
+{
+    int64_t low = 0, high = n_groups - 1;
+    while (low < high) {
+        const int64_t at = (low + high + 1) / 2;
+        if (start[at] <= r)
+            low = at;
+        else
+            high = at - 1;
+    }
+    return low;
+}
+
+/* dweight: a warp per row. */
+template <class T>
+__global__ void bias_weights_kernel(const T *dy, const int32_t *start, const int32_t *assignment, const T *bias,
+                                    float *dweight, int64_t n_rows, int64_t n_groups, int64_t width, bool fits)
+{
+    constexpr int V = vector_elems<T>;
+    const int64_t r = blockIdx.x * (int64_t)WEIGH_WARPS + threadIdx.x / WARP;
+    if (r >= n_rows) return;
+    const T *row = dy + r * width, *own = bias + group_of_row(start, n_groups, r) * width;
+    float sum = 0;
+    for (int64_t c = threadIdx.x % WARP * V; c < width; c += WARP * V) {
+        const int count = elems_left(c, width, V);
+        const bool whole = fits && count == V;
+        const vec<T, V> a = load_vec<V>(row + c, count, whole), b = load_vec<V>(own + c, count, whole);
+#pragma unroll
+        for (int e = 0; e < V; e++) sum = fmaf(to_float(a.x[e]), to_float(b.x[e]), sum);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0) dweight[assignment[r]] += sum;
+}
+
+dt_err cuda_group_bias_backward(dt_device *dev, const void *dy, const int32_t *start, const int32_t *assignment,
+                                const float *weight, const void *bias, float *dweight, void *dbias, dt_dtype gt,
+                                bool accumulate, int64_t n_rows, int64_t n_groups, int64_t width, dt_dtype dt,
+                                dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "group_bias_backward");
+    if (n_groups == 0 || width == 0) return DT_OK;
+    CUDA_BY_DTYPE(dt, T, "group_bias_backward", {
+        const bool fits = vectors_fit((size_t)width * sizeof(T), dy, bias);
+        const dim3 grid((unsigned)ceil_div(width, WARP * vector_elems<T>), (unsigned)n_groups);
+        if (dbias)
+            CUDA_BY_DTYPE(gt, G, "group_bias_backward", {
+                launch(s, grid, BIAS_WARPS * WARP, 0, group_sums_kernel<T, G>, (const T *)dy, start, assignment, weight,
+                       (G *)dbias, accumulate, width, fits);
+            });
+        if (weight && n_rows > 0)
+            launch(s, (unsigned)ceil_div(n_rows, WEIGH_WARPS), WEIGH_WARPS * WARP, 0, bias_weights_kernel<T>,
+                   (const T *)dy, start, assignment, (const T *)bias, dweight, n_rows, n_groups, width, fits);
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}

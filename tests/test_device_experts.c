@@ -263,6 +263,48 @@ TEST(rows_are_weighed_and_their_products_summed)
     }
 }
 
+static const int32_t BIAS_START[][6] = {{0, 0, 1, 18, 18, 230}, {0, 70, 70, 70, 140, 141}};
+
+/* weighed: rows have weights. trained: the gradient of the bias is computed; 2: added. */
+static void check_bias(fixture *f, const int32_t *start, int64_t width, bool weighed, int trained, dt_dtype dt,
+                       dt_dtype gt)
+{
+    enum { GROUPS = 5 };
+    const int64_t N = start[GROUPS];
+    ref_array dy = ref_random(dt, N * width, 1, 1), bias = ref_random(dt, GROUPS * width, 2, 1),
+              w = ref_random(DT_F32, N, 3, 1), dw = ref_random(DT_F32, N, 4, 1),
+              dbias = ref_random(gt, GROUPS * width, 5, 1);
+    double *dy64 = ref_doubles(&dy), *bias64 = ref_doubles(&bias), *w64 = ref_doubles(&w), *want_dw = ref_doubles(&dw),
+           *want = ref_doubles(&dbias);
+    int32_t *assignment = malloc((size_t)N * sizeof *assignment);
+    for (int64_t r = 0; r < N; r++) assignment[r] = (int32_t)((r + N / 2) % N);
+    for (int64_t i = 0; i < GROUPS * width && trained == 1; i++) want[i] = 0;
+    for (int g = 0; g < GROUPS; g++)
+        for (int64_t r = start[g]; r < start[g + 1]; r++)
+            for (int64_t c = 0; c < width; c++) {
+                const double d = dy64[r * width + c];
+                if (trained) want[g * width + c] += (weighed ? w64[assignment[r]] : 1) * d;
+                if (weighed) want_dw[assignment[r]] += bias64[g * width + c] * d;
+            }
+    RUN(group_bias_backward, ON(dy), ARR(start, GROUPS + 1), weighed ? ARR(assignment, N) : NULL,
+        weighed ? ON(w) : NULL, weighed ? ON(bias) : NULL, weighed ? ON(dw) : NULL, trained ? ON(dbias) : NULL, gt,
+        trained == 2, N, GROUPS, width, dt);
+    assert_true(ref_near(&dbias, want, 4 * 0x1p-24 * (double)N, "dbias"));
+    assert_true(ref_near(&dw, want_dw, 4 * 0x1p-24 * (double)(width + 4), "dweight"));
+    ref_drop(&dy), ref_drop(&bias), ref_drop(&w), ref_drop(&dw), ref_drop(&dbias);
+    free(dy64), free(bias64), free(w64), free(want_dw), free(want), free(assignment);
+}
+
+TEST(gradients_of_biases_are_sums_over_the_rows_of_their_groups)
+{
+    fixture *f = *state;
+    static const int64_t widths[] = {1, 20, 64, 1100};
+    for (int c = 0; c < 4 * 2 * 2 * 3 * N_TYPES; c++) {
+        const dt_dtype dt = types[c / 48], gt = c % 2 ? DT_F32 : dt;
+        check_bias(f, BIAS_START[c / 4 % 2], widths[c % 4], c / 8 % 2, c / 16 % 3, dt, gt);
+    }
+}
+
 /* ---- grouped matmuls --------------------------------------------------------------------------------------------- */
 
 /* Rows of each group: none, one, few, more than a tile; all in one group; one group. */
@@ -297,7 +339,8 @@ static dt_matmul grouped(const struct groups *g, enum form form, int64_t n_rows,
 }
 
 /* The matmuls of the groups, one after the other. */
-static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, const double *b, double *c)
+static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, const double *b, const double *bias,
+                       double *c)
 {
     mm.n_groups = 0;
     for (int g = 0; start[g] >= 0 && start[g + 1] >= 0; g++) {
@@ -306,11 +349,12 @@ static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, cons
         ref_matmul_args x = {.a = a + first * mm.lda, .b = b + own, .c = c + first * mm.ldc};
         *(mm.trans_a ? &one.k : &one.m) = start[g + 1] - first;
         if (mm.trans_a) x.b = b + first * mm.ldb, x.c = c + own;
+        if (bias) x.bias = bias + g * mm.n;
         ref_matmul(&one, &x);
     }
 }
 
-static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, dt_dtype dt)
+static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, bool biased, dt_dtype dt)
 {
     int32_t start[9] = {0};
     for (int i = 0; i < g->n; i++) start[i + 1] = start[i] + g->rows[i];
@@ -319,9 +363,11 @@ static void check_groups(fixture *f, const struct groups *g, enum form form, int
     dt_matmul mm = grouped(g, form, N, gap, dt);
     const bool wgrad = form >= WEIGHT_GRADIENT;
     ref_array a = ref_random(dt, N * mm.lda + 1, 1, 1), b = ref_random(dt, wgrad ? N * mm.ldb + 1 : matrix, 2, 1),
-              c = ref_random(mm.c_dtype, wgrad ? matrix : N * mm.ldc + 1, 3, 1);
-    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *want = ref_doubles(&c);
-    ref_groups(mm, start, a64, b64, want);
+              c = ref_random(mm.c_dtype, wgrad ? matrix : N * mm.ldc + 1, 3, 1),
+              bias = ref_random(dt, g->n * mm.n, 4, 1);
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *want = ref_doubles(&c);
+    ref_groups(mm, start, a64, b64, biased ? bias64 : NULL, want);
+    if (biased) mm.bias = ON(bias);
     mm.group_start = ARR(start, g->n + 1);
     RUN(matmul, &mm, ON(a), ON(b), ON(c));
     const double k = (double)(wgrad ? N : mm.k);
@@ -329,8 +375,8 @@ static void check_groups(fixture *f, const struct groups *g, enum form form, int
                          8 * 0x1p-24 * (k + 4) +
                              (form == ACTIVATION ? 1.1 * dt_roundoff(dt) * (ref_largest(want, c.n) + 1) : 0),
                          "matmul"));
-    ref_drop(&a), ref_drop(&b), ref_drop(&c);
-    free(a64), free(b64), free(want);
+    ref_drop(&a), ref_drop(&b), ref_drop(&c), ref_drop(&bias);
+    free(a64), free(b64), free(bias64), free(want);
 }
 
 TEST(grouped_matmuls_are_those_of_their_groups)
@@ -340,7 +386,8 @@ TEST(grouped_matmuls_are_those_of_their_groups)
         for (int g = 0; g < N_GROUPS; g++)
             for (int form = 0; form < N_FORMS; form++)
                 for (int gap = 0; gap < 10; gap += 5)
-                    if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, types[t]);
+                    for (int biased = 0; biased <= (form < WEIGHT_GRADIENT); biased++)
+                        if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, biased, types[t]);
 }
 
 /* The weights of all groups as codes with scales: the result is that of the dequantised weights. A matrix has 96 blocks

@@ -134,7 +134,7 @@ dt_tensor dt_tensor_fused(const dt_tensor *t)
 {
     const dt_fused *f = &t->fused;
     dt_tensor fused = *t;
-    snprintf(fused.name, sizeof fused.name, "%.*s%s", f->n_prefix, t->name, f->name);
+    snprintf(fused.name, sizeof fused.name, "%.*s%s%s", f->n_prefix, t->name, f->name, f->bias ? "_bias" : "");
     fused.n_dims = f->n_dims;
     fused.n_elems = 1;
     for (int d = 0; d < f->n_dims; d++) fused.n_elems *= fused.shape[d] = f->shape[d];

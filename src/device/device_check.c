@@ -73,12 +73,14 @@ static dt_err check_scales(const dt_matmul *mm)
 
 static dt_err check_groups(const dt_matmul *mm)
 {
-    DT_CHECK(mm->n_groups == 0 || (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && !mm->bias &&
-                                   mm->sums_of == DT_SUMS_NONE && (!mm->trans_a || (!mm->addend && !mm->trans_b))),
+    DT_CHECK(mm->n_groups == 0 ||
+                 (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && mm->sums_of == DT_SUMS_NONE &&
+                  (!mm->trans_a || (!mm->addend && !mm->trans_b && !mm->bias))),
              DT_ERR_ARG, "internal: matmul: %d groups%s%s%s", mm->n_groups,
-             mm->group_start ? "" : " without their rows",
-             mm->bias || mm->sums_of != DT_SUMS_NONE ? " with a bias or sums" : "",
-             mm->trans_a && (mm->addend || mm->trans_b) ? " with A transposed and an addend, or B too" : "");
+             mm->group_start ? "" : " without their rows", mm->sums_of != DT_SUMS_NONE ? " with sums" : "",
+             mm->trans_a && (mm->addend || mm->trans_b || mm->bias)
+                 ? " with A transposed and an addend, a bias, or B too"
+                 : "");
     return DT_OK;
 }
 
@@ -96,6 +98,7 @@ dt_matmul dt_matmul_group(const dt_matmul *mm, int g, const void **a, const void
         return part;
     }
     part.m = n;
+    if (mm->bias) part.bias = (const char *)mm->bias + (size_t)(g * mm->n) * ab;
     *c = (char *)*c + (size_t)(first * mm->ldc) * cc;
     if (mm->addend)
         part.addend = (const char *)mm->addend + (size_t)(first * mm->ldd) * dt_dtype_size(mm->addend_dtype);

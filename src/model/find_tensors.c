@@ -176,6 +176,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
     b->correction = alone(u, of, SLOT_CORRECTION);
+    b->sinks = alone(u, of, SLOT_SINKS);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
         const struct module *first = dt_family_find_in(of, s, b->traits);
         const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));

@@ -7,7 +7,8 @@
  * token's experts have a fixed order: results do not depend on the number of threads, nor on other tokens.
  *
  * Backward computes the gradient of a weight from the activations in front of down_e, which exist anyway:
- * dw_te = dy_t . down_e(act) = (down_e^T dy_t) . act. The outputs of the experts are therefore not kept. */
+ * dw_te = dy_t . (D_e act + b_e) = (D_e^T dy_t) . act + dy_t . b_e, for down_e with the matrix D_e and the bias b_e, if
+ * it has one. The outputs of the experts are therefore not kept. */
 #include "mixer.h"
 
 static dt_routing route_of(const dt_model *m, const struct block *b, const dt_param_view *w)
@@ -32,7 +33,8 @@ static int64_t n_rows(const dt_model *m) { return m->n_tok * m->k; }
 /* act from up. */
 static dt_err make_act(const dt_model *m, const struct expert_acts *a)
 {
-    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, n_rows(m), m->X, m->stream);
+    return m->ops->glu_forward(m->dev, m->mc->act, (float)m->mc->swiglu_limit, a->up, a->act, m->opt.dtype, n_rows(m),
+                               m->X, m->stream);
 }
 
 /* s.rows = the row of x of each assignment's token. */
@@ -81,6 +83,18 @@ dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_para
                                 m->stream);
 }
 
+/* The gradient of the layer's bias from dy, rows of its output. weight: the rows have weights, whose gradients get the
+ * bias's part; NULL: they have none. */
+static dt_err bias_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
+                            const struct expert_acts *a, const void *dy, const float *weight)
+{
+    void *dbias = dt_gradient(g, l->b);
+    if (!dt_exists(l->b) || (!dbias && !weight)) return DT_OK;
+    return m->ops->group_bias_backward(m->dev, dy, a->start, weight ? a->assignment : NULL, weight,
+                                       weight ? dt_weight(w, l->b) : NULL, weight ? m->s.dweight : NULL, dbias,
+                                       g->dtype, g->accumulate, n_rows(m), m->E, l->n_out, m->opt.dtype, m->stream);
+}
+
 /* From dy: the gradients of down, of the weights (s.dweight), and of up's output, which replaces it. */
 static dt_err down_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                             const struct expert_acts *a, const void *dy)
@@ -92,8 +106,10 @@ static dt_err down_backward(const dt_model *m, const struct block *b, const dt_p
     DT_TRY(dt_linear_input_gradient(m, down, w, m->s.rows, m->C, m->s.drows, m->X, each, n_rows(m)));
     DT_TRY(m->ops->weigh_rows(m->dev, a->act, m->s.drows, a->assignment, a->weight, m->s.dweight, n_rows(m), m->X,
                               m->opt.dtype, m->stream));
+    DT_TRY(bias_backward(m, down, w, g, a, m->s.rows, a->weight));
     DT_TRY(dt_linear_weight_gradient(m, down, g, a->act, m->X, m->s.rows, m->C, n_rows(m), a->start));
-    return m->ops->glu_backward(m->dev, m->mc->act, a->up, m->s.drows, a->up, m->opt.dtype, n_rows(m), m->X, m->stream);
+    return m->ops->glu_backward(m->dev, m->mc->act, (float)m->mc->swiglu_limit, a->up, m->s.drows, a->up, m->opt.dtype,
+                                n_rows(m), m->X, m->stream);
 }
 
 /* The gradients of up, and s.dnorm = its part of the gradient of x, plus addend (NULL: 0). */
@@ -102,6 +118,7 @@ static dt_err up_backward(const dt_model *m, const struct block *b, const dt_par
 {
     const struct linear *up = &b->linear[SLOT_EXPERT_UP];
     const struct with_matmul each = {.group_start = a->start};
+    DT_TRY(bias_backward(m, up, w, g, a, a->up, NULL));
     if (dt_is_trained(up->w)) {
         DT_TRY(gather(m, a, x));
         DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));

@@ -79,7 +79,7 @@ struct block {
     bool bidirectional;
     dt_layer traits;
     struct branch branch[N_BRANCHES];
-    struct tensor_at q_norm, k_norm;                   /* optional */
+    struct tensor_at q_norm, k_norm, sinks;            /* optional */
     struct tensor_at correction;                       /* optional: of a router */
     struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];
@@ -578,7 +578,7 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         int64_t n_rows);
 
 /* mix_attention.c */
-dt_attention dt_block_attention(const dt_model *m, const struct block *b);
+dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w);
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to

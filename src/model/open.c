@@ -147,7 +147,7 @@ static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, a_block(m)); /* for the largest batch */
+    dt_attention at = dt_block_attention(m, a_block(m), NULL); /* for the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not batch-invariant */
@@ -595,7 +595,9 @@ static bool find_whole_attention(dt_model *m, dt_attention *at)
     m->train = m->opt.training;
     for (int64_t i = 0; i < m->n_stages; i++) {
         if (m->stages[i].role != DT_UNIT_BLOCK) continue;
-        *at = dt_block_attention(m, &m->stages[i].block);
+        const struct block *b = &m->stages[i].block;
+        *at = dt_block_attention(m, b, NULL);
+        if (dt_exists(b->sinks)) at->sinks = b; /* arrays are ignored */
         at->by_library = true;
         if (at->window == 0 || at->window >= len) return true;
     }

@@ -112,6 +112,7 @@ static void edit_language(json_t *root, const dt_model_config *mc, const dt_expo
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
     if (n_labels > 0) set_labels(root, n_labels);
+    json_object_del(root, "quantization_config"); /* exported weights are plain */
     free_pad(root, opt->new_tokens);
     drop_prediction(root);
     if (n_labels > 0) set_pad(root, opt->tokenizer);

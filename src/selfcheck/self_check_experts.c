@@ -22,7 +22,8 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
                 token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
                 sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
                 load = put(c, DT_F32, n_experts, 1), correction = put(c, DT_F32, n_experts, 1),
-                dlogits = room(c, dt, TOK * (int64_t)n_experts);
+                dlogits = room(c, dt, TOK * (int64_t)n_experts), bias = put(c, dt, n_experts * width, 1),
+                dbias = room(c, DT_F32, n_experts * width);
     EACH_DEVICE (c) {
         r.correction = groups ? at(c, correction) : NULL;
         RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
@@ -30,6 +31,8 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
             at(c, load));
         RUN(c, combine_rows, at(c, x), at(c, row), at(c, weight), at(c, sum), at(c, sum), TOK, k, width, dt);
         RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
+        RUN(c, group_bias_backward, at(c, dy), at(c, start), at(c, assignment), at(c, weight), at(c, bias),
+            at(c, dweight), at(c, dbias), DT_F32, false, N, n_experts, width, dt);
         RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
     }
     compare(c, "route", prob, near(64, 0, dt));
@@ -44,6 +47,7 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
     compare(c, "weigh_rows: x", x, near(64, 0, dt));
     compare(c, "weigh_rows: dy", dy, near(64, 0, dt));
     compare(c, "weigh_rows: dweight", dweight, near(64 + of_sum(67), 0, dt));
+    compare(c, "group_bias_backward", dbias, near(64 + of_sum((double)N), 0, dt));
     compare(c, "route_backward", dlogits, near(256 + of_sum(67), 0, dt));
     end(c);
 }
@@ -69,7 +73,7 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
 {
     static const int32_t START[] = {0, 0, 33, 34, 200, 200, 263};
     enum { N_GROUPS = sizeof START / sizeof START[0] - 1, N = 263 };
-    const bool of_weights = way == 3;
+    const bool of_weights = way == 3, biased = way < 2;
     dt_matmul mm = way < 2    ? dt_dense_matmul(N, n_out, n_in, false, true, dt, dt)
                    : way == 2 ? dt_dense_matmul(N, n_in, n_out, false, false, dt, dt)
                               : dt_dense_matmul(n_out, n_in, N, true, false, dt, DT_F32);
@@ -80,9 +84,10 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
           dt_dtype_name(dt));
     const array start = put_bytes(c, START, sizeof *START, N_GROUPS + 1), a = put(c, dt, N * mm.lda, 1),
                 b = put(c, dt, of_weights ? N * mm.ldb : matrices, 1),
-                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1);
+                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1), bias = put(c, dt, N_GROUPS * n_out, 1);
     EACH_DEVICE (c) {
         mm.group_start = at(c, start);
+        mm.bias = biased ? at(c, bias) : NULL;
         RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
     }
     compare(c, NULL, to, near(of_sum(of_weights ? N : (double)mm.k), 0, dt));

@@ -56,13 +56,22 @@ static void activations(check *c, dt_dtype dt)
         x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n);
         const array dx = room(c, dt, 2 * n);
         EACH_DEVICE (c) {
-            RUN(c, glu_forward, (dt_activation)act, at(c, x), at(c, y), dt, n_rows, width);
-            RUN(c, glu_backward, (dt_activation)act, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
+            RUN(c, glu_forward, (dt_activation)act, 0, at(c, x), at(c, y), dt, n_rows, width);
+            RUN(c, glu_backward, (dt_activation)act, 0, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
         }
         compare(c, "glu_forward", y, near(64, 1, dt));
         compare(c, "glu_backward", dx, near(256, 1, dt));
         end(c);
     }
+    begin(c, "glu_forward, glu_backward with a limit, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n), dx = room(c, dt, 2 * n);
+    EACH_DEVICE (c) {
+        RUN(c, glu_forward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, y), dt, n_rows, width);
+        RUN(c, glu_backward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
+    }
+    compare(c, "glu_forward", y, near(64, 1, dt));
+    compare(c, "glu_backward", dx, near(256, 1, dt));
+    end(c);
 }
 
 static void dropout(check *c, dt_dtype dt)

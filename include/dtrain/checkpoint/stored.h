@@ -114,6 +114,11 @@ typedef struct dt_stored_location {
     int32_t quantise;  /* of codes, blocks or scales: the file contains the plain weight (dt_stored_plain) */
     int32_t elsewhere; /* it has its value already: the files contain part of the model */
     int32_t left_out;  /* dt_base: it is in another model's file */
+    /* MXFP4 (load_packed.c): offset is that of the codes [out, packed_in / 2], `type` the type of the decoded values */
+    int64_t packed_in; /* inputs of the matrix; 0: not packed */
+    int64_t scales;    /* offset of the scales [out, packed_in / 32] */
+    int32_t scales_file;
+    int32_t turned; /* the tensor is [in, out] */
 } dt_stored_location;
 
 /** Locations of all slots of a list. */

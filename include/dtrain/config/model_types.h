@@ -28,6 +28,7 @@
     TYPE(deepseek_v2) \
     TYPE(deepseek_v3) \
     TYPE(glm4_moe) \
+    TYPE(gpt_oss) \
     TYPE(qwen3_5_text) \
     TYPE(qwen3_5_moe_text)
 /* clang-format on */

@@ -58,6 +58,7 @@ typedef struct dt_row_range {
 typedef struct dt_fused {
     const char *name; /* static: replaces the tensor's name after its first n_prefix characters; NULL: none */
     int n_prefix;
+    bool bias;     /* "_bias" follows the name */
     int64_t first; /* the first element */
     int n_dims;    /* of the stored tensor */
     int64_t shape[3];

@@ -65,7 +65,7 @@ typedef struct dt_matmul {
     /* a row of C has the same bits for any m and any other rows of A (generation); A is not transposed */
     bool batch_invariant;
 
-    const void *bias;   /* [n] */
+    const void *bias;   /* [n], of a grouped matmul [n_groups, n] */
     const void *addend; /* D [m,n] with row distance ldd, of type dt or DT_F32; not together with accumulate */
     int64_t ldd;
     dt_dtype addend_dtype;
@@ -88,7 +88,7 @@ typedef struct dt_matmul {
      * their total, and group g has its own B, group_stride elements after that of group g-1. With trans_a (and without
      * trans_b) they are the rows of A and B, k is their total, and group g has its own C, group_stride elements after
      * that of group g-1. A group without rows has the empty sum. Row scales, and blocks and groups of nf4, of
-     * consecutive matrices B follow one another. bias and sums are not supported */
+     * consecutive matrices B follow one another. sums are not supported, nor is a bias with trans_a */
     int n_groups;               /* 0: an ordinary matmul */
     const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
     int64_t group_stride;

@@ -137,6 +137,16 @@ DT_OP_ROWS(row_gate_backward, IN(float, gate), IN(void, x), INOUT(void, dx), OUT
            VAL(int64_t, width), VAL(dt_dtype, dt))
 DT_MOVES(row_gate_backward,
          3 * matrix_nbytes(x->n_rows, x->width, x->dt) + nbytes(x->n_rows, DT_F32) + nbytes(x->n_rows, x->dt))
+/** The backward of a bias [n_groups, width] of a grouped matmul, for its output's gradient dy [n_rows, width] and the
+ *  first rows start [n_groups + 1] of its groups. With w_r = weight[assignment[r]], or 1 if weight is NULL:
+ *
+ *      dbias[g,:] (+)= sum over the rows r of group g of w_r dy[r,:]
+ *      dweight[assignment[r]] += sum over c of bias[g,c] dy[r,c]
+ *
+ *  dbias NULL: not computed. Without weight, assignment, bias and dweight are NULL. */
+DT_OP(group_bias_backward, IN(void, dy), IN(int32_t, start), IN(int32_t, assignment), IN(float, weight), IN(void, bias),
+      INOUT(float, dweight), INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate), VAL(int64_t, n_rows),
+      VAL(int64_t, n_groups), VAL(int64_t, width), VAL(dt_dtype, dt))
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
@@ -298,14 +308,17 @@ DT_OP_ELEMENTS(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy),
                VAL(int64_t, n))
 DT_MOVES(act_backward, 3 * nbytes(x->n, x->dt))
 
-/** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
-DT_OP_ROWS(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
+/** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width].
+ *
+ *  With a limit L > 0, gate and up alternate, and y = act(min(gate, L)) * (1 + max(-L, min(up, L))). The gradient of a
+ *  value beyond its limit is 0. */
+DT_OP_ROWS(glu_forward, VAL(dt_activation, act), VAL(float, limit), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
            VAL(int64_t, n_rows), VAL(int64_t, width))
 DT_MOVES(glu_forward, 3 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** dgate_up may be gate_up. */
-DT_OP_ROWS(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up),
-           VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_OP_ROWS(glu_backward, VAL(dt_activation, act), VAL(float, limit), IN(void, gate_up), IN(void, dy),
+           OUT(void, dgate_up), VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
 DT_MOVES(glu_backward, 5 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is

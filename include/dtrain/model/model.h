@@ -51,6 +51,7 @@ typedef struct dt_model_config {
     int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
     bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
     double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
+    double swiglu_limit;                     /* of experts (glu_forward); 0: none */
     /* of the router (dt_routing); n_group 0 or 1: no groups */
     bool sigmoid_router;
     int64_t n_group, topk_group, group_best;

@@ -188,6 +188,82 @@ static float weigh_row(const cpu_state *cpu, float w, void *x, void *dy, int64_t
     return sum;
 }
 
+/* sum = w_r dy[r, first .. first+n-1] over rows begin .. end-1. Each block of 64 rows is summed separately before it is
+ * added to the total: rounding errors grow with the root of the number of rows. */
+static void sum_group(const cpu_state *cpu, const dt_group_bias_backward_args *x, int64_t begin, int64_t end,
+                      int64_t first, int64_t n, float *sum)
+{
+    enum { ROWS = 64 };
+    float part[COLUMNS], row[COLUMNS];
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t r = begin; r < end; r++) {
+        const float w = x->weight ? x->weight[x->assignment[r]] : 1;
+        if ((r - begin) % ROWS == 0) memset(part, 0, (size_t)n * sizeof *part);
+        cpu->k->convert(&(dt_convert_args){cpu_at(x->dy, x->dt, r * x->width + first), x->dt, row, DT_F32, n}, 0, n);
+        for (int64_t c = 0; c < n; c++) part[c] += w * row[c];
+        if ((r - begin) % ROWS == ROWS - 1 || r == end - 1)
+            for (int64_t c = 0; c < n; c++) sum[c] += part[c];
+    }
+}
+
+static float dot_row(const cpu_state *cpu, const void *x, const void *y, int64_t width, dt_dtype dt)
+{
+    float a[COLUMNS], b[COLUMNS], dot[16] = {0}, sum = 0;
+    for (int64_t c = 0; c < width; c += COLUMNS) {
+        const int64_t n = dt_min_i64(COLUMNS, width - c);
+        cpu->k->convert(&(dt_convert_args){cpu_at(x, dt, c), dt, a, DT_F32, n}, 0, n);
+        cpu->k->convert(&(dt_convert_args){cpu_at(y, dt, c), dt, b, DT_F32, n}, 0, n);
+        for (int64_t i = 0; i < n; i++) dot[i % 16] += a[i] * b[i];
+    }
+    for (int i = 0; i < 16; i++) sum += dot[i];
+    return sum;
+}
+
+/* The group of row r: the last one that begins at or before it. */
+static int64_t group_of_row(const int32_t *start, int64_t n_groups, int64_t r)
+{
+    int64_t low = 0, high = n_groups - 1;
+    while (low < high) {
+        const int64_t at = (low + high + 1) / 2;
+        if (start[at] <= r)
+            low = at;
+        else
+            high = at - 1;
+    }
+    return low;
+}
+
+static void add_bias_weights(const cpu_state *cpu, const dt_group_bias_backward_args *x)
+{
+    CPU_PARALLEL_FOR (cpu, r, x->n_rows) {
+        const int64_t g = group_of_row(x->start, x->n_groups, r), width = x->width;
+        const void *dy = cpu_at(x->dy, x->dt, r * width);
+        x->dweight[x->assignment[r]] += dot_row(cpu, cpu_at(x->bias, x->dt, g * width), dy, width, x->dt);
+    }
+}
+
+dt_err cpu_group_bias_backward(dt_device *dev, const void *dy, const int32_t *start, const int32_t *assignment,
+                               const float *weight, const void *bias, float *dweight, void *dbias, dt_dtype gt,
+                               bool accumulate, int64_t n_rows, int64_t n_groups, int64_t width, dt_dtype dt,
+                               dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const dt_group_bias_backward_args args = {dy, start,      assignment, weight,   bias,  dweight, dbias,
+                                              gt, accumulate, n_rows,     n_groups, width, dt};
+    const int64_t across = cpu_n_chunks(width, COLUMNS);
+    CPU_TAKES(dt);
+    CPU_TAKES(gt);
+    if (weight) add_bias_weights(cpu, &args);
+    CPU_PARALLEL_FOR (cpu, i, dbias ? n_groups * across : 0) {
+        float sum[COLUMNS];
+        const int64_t g = i / across, first = i % across * COLUMNS, n = dt_min_i64(COLUMNS, width - first);
+        void *to = cpu_at_w(dbias, gt, g * width + first);
+        sum_group(cpu, &args, start[g], start[g + 1], first, n, sum);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, to, gt, accumulate, n}, 0, n);
+    }
+    return DT_OK;
+}
+
 dt_err cpu_weigh_rows(dt_device *dev, void *x, void *dy, const int32_t *assignment, const float *weight, float *dweight,
                       int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
 {

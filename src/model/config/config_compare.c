@@ -47,6 +47,7 @@ static const struct field {
     FIELD("qk_rope_head_dim", qk_rope_head_dim, FIELD_INT),
     FIELD("v_head_dim", v_head_dim, FIELD_INT),
     FIELD("rope_interleave", rope_neighbours, FIELD_BOOL),
+    FIELD("swiglu_limit", swiglu_limit, FIELD_REAL),
     FIELD("router_aux_loss_coef", router_aux_loss_coef, FIELD_REAL),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),

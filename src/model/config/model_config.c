@@ -66,8 +66,11 @@ static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     dt_spec v;
-    if (dt_spec_get(root, "quantization_config", &v))
-        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    if (dt_spec_get(root, "quantization_config", &v)) {
+        const char *method = json_string_value(json_object_get(v.value, "quant_method"));
+        if (f->mxfp4 && (!method || strcmp(method, "mxfp4") != 0)) return dt_spec_bad(&v, "quant_method", "mxfp4");
+        if (!f->mxfp4) return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    }
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
         if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) && json_number_value(v.value) != 0)
             return dt_spec_bad(&v, NULL, "nothing (a model of this type has no experts)");

@@ -62,6 +62,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_X] = mc->moe_intermediate_size,
                              [SIZE_S] = mc->shared_expert_intermediate_size,
                              [SIZE_ONE] = 1,
+                             [SIZE_XX] = 2 * mc->moe_intermediate_size,
+                             [SIZE_HEADS] = mc->num_attention_heads,
                              [SIZE_QG] = 2 * Q,
                              [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
                              [SIZE_Z] = Z,

@@ -30,7 +30,8 @@ enum slot {
     SLOT_NORM4,
     SLOT_Q_NORM,
     SLOT_K_NORM,
-    SLOT_CONV, /* of linear attention */
+    SLOT_SINKS, /* of attention */
+    SLOT_CONV,  /* of linear attention */
     SLOT_DT_BIAS,
     SLOT_A_LOG,
     SLOT_DELTA_NORM,
@@ -73,9 +74,11 @@ enum size_of {
     SIZE_F,
     SIZE_U,
     SIZE_V,
-    SIZE_E, /* num_experts */
-    SIZE_X, /* moe_intermediate_size */
-    SIZE_S, /* shared_expert_intermediate_size */
+    SIZE_E,     /* num_experts */
+    SIZE_X,     /* moe_intermediate_size */
+    SIZE_XX,    /* gate and up of an expert */
+    SIZE_HEADS, /* num_attention_heads */
+    SIZE_S,     /* shared_expert_intermediate_size */
     SIZE_ONE,
     SIZE_QG,        /* queries and gates */
     SIZE_M,         /* of linear attention: q, k and v */
@@ -141,6 +144,7 @@ struct dt_family {
         const char *model_type, *architecture, *classifier;
         const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
     } name;                     /* in config.json */
+    bool mxfp4;                 /* files may have experts in MXFP4 (load_packed.c) */
     bool within;                /* the text model is read out of multimodal models: their text_config */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
