@@ -63,7 +63,7 @@ dt_err dt_latent_mix(const dt_model *m, const struct block *b, const dt_param_vi
                              of_kv = {.low = acts->low[SLOT_LATENT_KV]};
     const bool compressed = m->mc->q_compressed;
     dt_latent heads = heads_of(m);
-    dt_attention at = dt_block_attention(m, b);
+    dt_attention at = dt_block_attention(m, b, w);
     void *k = cache ? cache : k_in(m, acts->raw), *v = cache ? dt_at(cache, m->K, m->elem) : v_in(m, acts->raw);
     *inner = acts->att;
     if (cache) heads.kv_row = m->device.cache_row, heads.kv_ld = at.kv_ld = m->K + m->Y, at.by_library = false;
@@ -106,7 +106,7 @@ static dt_err expand_backward(const dt_model *m, const struct block *b, const dt
 dt_err dt_latent_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                               const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
-    const dt_attention at = dt_block_attention(m, b);
+    const dt_attention at = dt_block_attention(m, b, w);
     const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_in = {.low = a->low[SLOT_LATENT_IN]};
     void *const dqkv = m->s.dqkv;
     DT_EXPECT(m->ops->attention_scratch_elems(m->dev, &at) <= m->s.attention_elems);
