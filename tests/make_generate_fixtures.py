@@ -59,7 +59,7 @@ def make(name):
     result = dict(config=CASES[name], eos=EOS, max_new_tokens=NEW, prompts=prompts(CASES[name]["vocab_size"]), greedy=[], searches=[])
     for prompt in result["prompts"]:
         result["greedy"].append(run(model, prompt)[0][0])
-    for how in SEARCHES if name != "phi3" else []:  # a beam search does not compute the cache again
+    for how in SEARCHES:
         found = []
         for prompt in result["prompts"]:
             rows, out = run(model, prompt, num_beams=how["num_beams"], length_penalty=how["length_penalty"], early_stopping=how["early_stopping"],

@@ -410,6 +410,7 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                .vocab_size = r->mc.vocab_size,
                                .n_slots = groups * bo.n_beams,
                                .n_prompts = groups,
+                               .recompute_at = dt_model_recompute_length(&r->mc, MAX_LEN),
                                .max_tok = 20,
                                .ledger = &r->ledger};
     const json_t *penalty = json_object_get(how, "repetition_penalty");
