@@ -217,6 +217,8 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'qwen3_moe', 'router_aux_loss_coef': -1}", "router_aux_loss_coef", "-1"},
         {"{'model_type': 'qwen3_moe', 'num_hidden_layers': 65536, 'num_experts': 4096, 'hidden_size': 65536}",
          "num_experts", "at most 17592186044416"},
+        {"{'model_type': 'qwen3_moe', 'num_hidden_layers': 2000, 'num_experts': 200, 'hidden_size': 64}", "num_experts",
+         "at most 1048576 matrices of experts, found 1200000"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'linear'}}", "rope_scaling", "factor"},
         {"{'model_type': 'llama', 'rope_scaling': {'rope_type': 'llama3', 'factor': 8}}", "rope_scaling",
          "low_freq_factor"},

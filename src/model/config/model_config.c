@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Limits are far above any model, and products of two of them fit in 63 bits. check_total limits the total size. */
-enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
+enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30, MAX_EXPERT_TENSORS = 1 << 20 };
 
 /* "gpt2, llama or NAME" of the families, or of those in vision-language models. last NULL: the last family. */
 static void list_families(bool in_llava, const char *last, char *out, size_t size)
@@ -132,6 +132,9 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
              "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers%s: expected at most %.0f parameters, "
              "found about %.3g",
              root->file, mc->num_experts > 0 ? ", num_experts" : "", DT_MAX_PARAMETERS, n);
+    DT_CHECK(mc->num_hidden_layers * mc->num_experts * 3 <= MAX_EXPERT_TENSORS, root->err,
+             "%s: num_hidden_layers, num_experts: expected at most %d matrices of experts, found %" PRId64, root->file,
+             MAX_EXPERT_TENSORS, mc->num_hidden_layers * mc->num_experts * 3);
     return DT_OK;
 }
 
