@@ -529,7 +529,8 @@ TEST(transformers_finds_the_same)
                                         "ministral3",
                                         "phi3",
                                         "qwen2_moe",
-                                        "qwen3_5_moe"};
+                                        "qwen3_5_moe",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 
