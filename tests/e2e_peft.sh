@@ -5,7 +5,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/peft tensors=adapter_model.safetensors
-base_of() { case $1 in llama | tables | grown | chosen) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; *) echo tests/data/rm/start ;; esac; }
+base_of() { case $1 in llama | tables | grown | chosen) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; moe) echo tests/data/lora/moe ;; *) echo tests/data/rm/start ;; esac; }
 prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
 # Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
 near() { # EXPECTED FOUND: ids | numbers
@@ -21,7 +21,7 @@ greedily() { # NAME NP ARGS...
     sed 's/.*"ids":\[\([^]]*\)\],"prompt_ids":\[\([^]]*\)\].*"logprobs":\[\([^]]*\)\].*/\2 | \1 | \3/; s/,/ /g' "$tmp/found.jsonl" >"$tmp/found"
 }
 
-for name in llama gpt2 qwen2 grown chosen; do
+for name in llama gpt2 qwen2 grown chosen moe; do
     base=$(base_of $name)
     greedily $name 0 "$base" --adapter $fixture/$name
     expect "$name: what PEFT writes, with its adapter" near $fixture/$name/greedy.txt "$tmp/found"
@@ -96,9 +96,14 @@ train_from() { # NP DIR MODEL ARGS...
         data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false batch.train_batch_size=12 batch.micro_batch_size=1 optimizer.lr=1e-2 precision.dtype=fp32 \
         scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
-settings() { [ $1 = gpt2 ] && echo "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_proj lora.modules_to_save=wte" ||
-    echo "lora.r=4 lora.target_modules=.*(proj|embed_tokens|lm_head) lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true"; }
-for name in llama gpt2; do
+settings() {
+    case $1 in
+    moe) echo "lora.r=3 lora.alpha=5 lora.target_modules=q_proj,up_proj lora.target_parameters=experts.gate_up_proj,mlp.experts.down_proj" ;;
+    gpt2) echo "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_proj lora.modules_to_save=wte" ;;
+    *) echo "lora.r=4 lora.target_modules=.*(proj|embed_tokens|lm_head) lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true" ;;
+    esac
+}
+for name in llama gpt2 moe; do
     base=$(base_of $name)
     ends "$name: a run with adapters" 0 train_from 1 $name-run1 "$base" $(settings $name) checkpoint.export=hf
     train_from 3 $name-run3 "$base" $(settings $name) zero.stage=3 zero.offload_optimizer=cpu checkpoint.export=hf
@@ -193,6 +198,13 @@ broken "no JSON" 'adapter_config.json' 's/^{//' adapter_config.json
 broken "another kind of adapter" 'peft_type: expected LORA, found LOHA' 's/"LORA"/"LOHA"/' adapter_config.json
 for key in use_dora lora_bias use_qalora; do broken "$key" "adapters with $key are not supported" "s/\"$key\": false/\"$key\": true/" adapter_config.json; done
 broken "layer_replication" "adapters with layer_replication" 's/"layer_replication": null/"layer_replication": [[0, 1]]/' adapter_config.json
+ends "a parameter that is none of experts" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=mlp.gate.weight
+expect_text "is named" "lora.*target_parameters: 'mlp.gate.weight' is not the name of a parameter with experts; expected names such as mlp.experts.gate_up_proj"
+ends "experts with dropout" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=down_proj lora.dropout=0.1
+expect_text "are refused" "adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found 0.1"
+ends "a model without experts" 64 train_from 1 refused "$(base_of llama)" lora.r=2 lora.target_parameters=down_proj
+expect_text "is named, too" "target_parameters: 'down_proj': this model has no experts"
+broken "parameters of a model without experts" "target_parameters: 'down_proj': this model has no experts" 's/"target_parameters": null/"target_parameters": ["down_proj"]/' adapter_config.json
 broken "biases" 'bias: all: adapters that train biases' 's/"bias": "none"/"bias": "all"/' adapter_config.json
 broken "a base that PiSSA changed" 'init_lora_weights: .*"pissa"' 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' adapter_config.json
 broken "an adapter that is missing" 'base_model.model.model.layers.0.*lora_A.weight. is missing' 's/layers.0.self_attn.q_proj.lora_A/layers.0.self_attn.x_proj.lora_A/' $tensors

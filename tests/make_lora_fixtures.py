@@ -4,7 +4,8 @@
     python3 tests/make_lora_fixtures.py        (a development tool: needs torch, transformers, peft, bitsandbytes)
 
 sft.jsonl  prompts and answers, those of tests/data/rm/pairs.jsonl, whose tokens are bytes with the end of text (256) after each answer
-gpt2/      GPT2LMHeadModel, whose linear layers are stored [in, out]; the other model is tests/data/dpo/start, a Llama
+gpt2/      GPT2LMHeadModel, whose linear layers are stored [in, out]; another model is tests/data/dpo/start, a Llama
+moe/       Qwen2MoeForCausalLM
 peft.txt   a line "run MODEL KEYS" names a run and the settings of dtrain that are the same; then a line a step: loss and gradient norm
 """
 import json
@@ -17,7 +18,7 @@ import torch
 from fixtures import fnv, mix64, train_on_answers
 from make_nf4_fixtures import quantise_maxima
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 STEPS, BATCH, LR, DECAY, SEED = 10, 4, 1e-2, 0.1, 42
@@ -43,6 +44,12 @@ RUNS = [
      "lora.r=2 lora.alpha=1 lora.target_modules=wte,wpe,lm_head,c_attn"),
     ("gpt2", dict(r=2, lora_alpha=1, target_modules=["wpe", "c_fc"], init_lora_weights="gaussian", fan_in_fan_out=True),
      "lora.r=2 lora.alpha=1 lora.target_modules=wpe,c_fc lora.init=gaussian"),
+    ("moe", dict(r=3, lora_alpha=6, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], target_modules=["q_proj", "shared_expert_gate"],
+                 rank_pattern={"mlp.experts.down_proj": 2}),
+     "lora.r=3 lora.alpha=6 lora.target_parameters=mlp.experts.gate_up_proj,mlp.experts.down_proj lora.target_modules=q_proj,shared_expert_gate "
+     "lora.rank_pattern=mlp.experts.down_proj:2"),
+    ("moe", dict(r=2, lora_alpha=1, target_parameters=["down_proj"], init_lora_weights="gaussian", use_rslora=True),
+     "lora.r=2 lora.alpha=1 lora.target_parameters=down_proj lora.init=gaussian lora.use_rslora=true"),
     ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"),
      "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.base_quantization=nf4"),
     ("gpt2", dict(r=4, lora_alpha=8), "lora.r=4 lora.alpha=8 lora.base_quantization=nf4"),
@@ -94,7 +101,7 @@ def store_as_nf4(model):
 
 
 def adapted(path, settings, nf4):
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **(dict(experts_implementation="eager") if path.name == "moe" else {}))
     if nf4:
         store_as_nf4(model)
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
@@ -103,8 +110,10 @@ def adapted(path, settings, nf4):
             if ".lora_A." not in name and ".lora_embedding_B." not in name:
                 continue
             plain = name.removeprefix("base_model.model.").replace(".default", "")
+            plain = plain.replace("experts.base_layer.", "experts.gate_up_proj.").replace("experts.lora", "experts.down_proj.lora")
             gaussian = settings.get("init_lora_weights") == "gaussian"
-            p.copy_(start(plain, tuple(p.shape), 1 if "embedding" in name else gaussian / p.shape[0]))
+            rank = settings["r"] if "experts" in plain else p.shape[0]
+            p.copy_(start(plain, tuple(p.shape), 1 if "embedding" in name else gaussian / rank))
     return model
 
 
@@ -123,6 +132,11 @@ def main():
     GPT2LMHeadModel(GPT2Config(vocab_size=258, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.2, bos_token_id=256, eos_token_id=256,
                                resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)).save_pretrained(out / "gpt2")
     (out / "gpt2" / "generation_config.json").unlink()
+    Qwen2MoeForCausalLM(Qwen2MoeConfig(vocab_size=258, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+                                       max_position_embeddings=64, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+                                       shared_expert_intermediate_size=10, initializer_range=0.2, mlp_only_layers=[0], bos_token_id=256,
+                                       eos_token_id=256)).save_pretrained(out / "moe")
+    (out / "moe" / "generation_config.json").unlink()
     records = [json.loads(line) for line in open(here / "rm" / "pairs.jsonl")]
     samples = []
     with open(out / "sft.jsonl", "w") as f:

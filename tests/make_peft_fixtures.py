@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 here = pathlib.Path(__file__).parent / "data"
 out = here / "peft"
 BASES = dict(llama="dpo/start", gpt2="lora/gpt2", qwen2="hf/qwen2", score="rm/start", tables="dpo/start", tied="lora/gpt2", shared="hf/qwen2",
-             grown="dpo/start", chosen="dpo/start")
+             grown="dpo/start", chosen="dpo/start", moe="lora/moe")
 PROMPTS, NEW = [[5], [9, 33, 17, 2 + 40, 51], [11, 12, 13, 14, 15, 16, 17, 18, 19]], 6
 CASES = dict(
     llama=(torch.float16, dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True, rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6},
@@ -33,6 +33,8 @@ CASES = dict(
     grown=(torch.float32, dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
     chosen=(torch.float16, dict(r=2, lora_alpha=9, target_modules=["q_proj", "up_proj", "down_proj", "model.layers.0.self_attn.o_proj"],
                                 layers_to_transform=[1], exclude_modules=["mlp.down_proj"])),
+    moe=(torch.float16, dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"], target_parameters=["mlp.experts.gate_up_proj", "down_proj"],
+                             rank_pattern={"experts.down_proj": 3}, alpha_pattern={"gate_up_proj": 5})),
     score=(torch.float32, dict(r=2, lora_alpha=4, target_modules=["model.layers.0.self_attn.q_proj", "o_proj"])))
 
 

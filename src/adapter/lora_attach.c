@@ -63,6 +63,13 @@ static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *m
     return any && is_of_vocabulary(module);
 }
 
+/* Is it an expert's matrix in one of target_parameters? */
+static bool is_parameter(const dt_lora *l, const dt_tensor *t)
+{
+    return l->target_parameters.n > 0 && t->of_expert && t->fused.name &&
+           module_is_in(&l->target_parameters, dt_tensor_fused(t).name);
+}
+
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
@@ -71,7 +78,7 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_tens
     module_of(t, module);
     dt_peft_name(module, path);
     if (module_is_all_linear(m)) return t->site >= DT_SITE_LINEAR;
-    if (!m->pattern && m->n == 0) return t->site == DT_SITE_DEFAULT;
+    if (!m->pattern && m->n == 0) return t->site == DT_SITE_DEFAULT && l->target_parameters.n == 0;
     return module_is_in(m, module) || module_is_in(m, path) || is_shared(l, mc, module);
 }
 
@@ -84,7 +91,9 @@ static bool same_layers(const dt_lora *a, const dt_lora *b, const dt_model_confi
     if (h >= 0 && is_target(a, mc, &head) != is_target(b, mc, &head)) return false;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
-            if (is_target(a, mc, &units[u].tensors[i]) != is_target(b, mc, &units[u].tensors[i])) return false;
+            if (is_target(a, mc, &units[u].tensors[i]) != is_target(b, mc, &units[u].tensors[i]) ||
+                is_parameter(a, &units[u].tensors[i]) != is_parameter(b, &units[u].tensors[i]))
+                return false;
     return true;
 }
 
@@ -108,7 +117,10 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
             const dt_tensor *t = i < 0 ? &head : &units[u].tensors[i];
             same.saved &= dt_lora_saves(a, t) == dt_lora_saves(b, t);
             module_of(t, module);
-            if (!is_target(b, mc, t)) continue;
+            if (is_parameter(b, t))
+                snprintf(module, sizeof module, "%s", dt_tensor_fused(t).name);
+            else if (!is_target(b, mc, t))
+                continue;
             same.ranks &= same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, module,
                                       (double)b->r);
             same.alphas &= same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern,
@@ -177,12 +189,44 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
         const char *name = l->target_modules.list[i];
         if (names_layer(name, mc, units, n_units)) continue;
         DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
-                 "experts cannot have adapters, but '%s' is the name of one; choose from %s", name,
-                 list_layers(mc, units, n_units, layers, sizeof layers));
+                 "'%s' is the name of an expert's matrix; experts have adapters by lora.target_parameters, such as "
+                 "mlp.experts.down_proj; the other layers are %s",
+                 name, list_layers(mc, units, n_units, layers, sizeof layers));
         return dt_fail(DT_ERR_USAGE, "this model has no layer '%s'%s; choose from %s", name,
                        mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
                        list_layers(mc, units, n_units, layers, sizeof layers));
     }
+    return DT_OK;
+}
+
+/* The first expert parameter that ends with the name, or any for ""; false: none. */
+static bool find_parameter(const char *name, const dt_unit *units, int n_units, dt_tensor *found)
+{
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            const dt_tensor *t = &units[u].tensors[i];
+            if (!t->of_expert || !t->fused.name) continue;
+            *found = dt_tensor_fused(t);
+            if (!*name || module_is_called(found->name, name)) return true;
+        }
+    return false;
+}
+
+static dt_err check_parameters(const dt_lora *l, const dt_unit *units, int n_units)
+{
+    dt_tensor found;
+    const int n = l->target_parameters.n;
+    DT_CHECK(n == 0 || find_parameter("", units, n_units, &found), l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+             "target_parameters: '%s': this model has no experts", l->target_parameters.list[0]);
+    for (int i = 0; i < n; i++)
+        DT_CHECK(find_parameter(l->target_parameters.list[i], units, n_units, &found),
+                 l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+                 "target_parameters: '%s' is not the name of a parameter with experts; expected names such as "
+                 "mlp.experts.gate_up_proj and mlp.experts.down_proj",
+                 l->target_parameters.list[i]);
+    DT_CHECK(n == 0 || l->dropout == 0, l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+             "target_parameters: adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found %g",
+             l->dropout);
     return DT_OK;
 }
 
@@ -257,6 +301,33 @@ static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     return add(u, module, "lora_B.weight", n_out, rank_of(l, module), true, scale_of(l, module));
 }
 
+/* Add the adapter of all experts of a slot, of which t is one matrix. */
+static dt_err add_experts(const dt_lora *l, dt_unit *u, const dt_tensor *t)
+{
+    const dt_tensor of = dt_tensor_fused(t);
+    const int64_t n = of.shape[0], r = rank_of(l, of.name), n_in = of.shape[t->in_first ? 1 : 2],
+                  n_out = of.shape[t->in_first ? 2 : 1];
+    const double scale = scale_of(l, of.name);
+    DT_TRY(add(u, of.name, "lora_A.weight", n * r, n_in, true, scale));
+    dt_tensor *a = &u->tensors[u->n_tensors - 1];
+    if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
+    if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
+    DT_TRY(add(u, of.name, "lora_B.weight", n * n_out, r, true, scale));
+    for (int i = u->n_tensors - 2; i < u->n_tensors; i++)
+        u->tensors[i].of_expert = true, u->tensors[i].adapter_experts = n;
+    return DT_OK;
+}
+
+/* PEFT nests the adapters of a module's parameters: those of the last one are outermost. */
+static void count_depths(dt_unit *u)
+{
+    for (int i = 0; i < u->n_tensors; i++)
+        for (int k = i + 1; k < u->n_tensors; k++)
+            if (u->tensors[i].adapter_experts > 0 && u->tensors[k].adapter_experts > 0 &&
+                dt_peft_alternates(&u->tensors[i]) == dt_peft_alternates(&u->tensors[k]))
+                u->tensors[i].adapter_depth++;
+}
+
 /* Add the adapter of a table [rows, cols]: A is zero and B is random, regardless of `init`. */
 static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
@@ -289,6 +360,11 @@ static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
 static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
 {
     const int found_before = *n_found;
+    const dt_tensor one = u->tensors[first];
+    if (is_parameter(l, &one)) {
+        ++*n_found;
+        return add_experts(l, u, &one);
+    }
     for (int t = first; t < end; t++) {
         if (!is_target(l, mc, &u->tensors[t])) continue;
         const dt_tensor of = u->tensors[t];
@@ -309,12 +385,14 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     int n_found = 0;
     if (l->r == 0) return DT_OK;
     DT_TRY(check_names(l, mc, units, n_units));
+    DT_TRY(check_parameters(l, units, n_units));
     for (int u = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
         for (int first = 0, end; first < n_own; first = end) {
             end = dt_unit_end_of_group(&units[u], first);
             DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
+        count_depths(&units[u]);
     }
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
     list_layers(mc, units, n_units, layers, sizeof layers);
@@ -398,6 +476,7 @@ bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
     for (; at->next_unit < n_units; at->next_unit++, at->next_tensor = 0) {
         const dt_unit *u = &units[at->next_unit];
         while (at->next_tensor < u->n_tensors) {
+            at->of_experts = u->tensors[at->next_tensor].adapter_experts > 0;
             if (is_a_of(&u->tensors[at->next_tensor++], at->module)) return true;
         }
     }

@@ -6,9 +6,9 @@
 
 static dt_err check_alone(const dt_config *cfg)
 {
-    static const char *const keys[] = {"alpha",          "dropout",       "use_rslora",
-                                       "target_modules", "init",          "modules_to_save",
-                                       "rank_pattern",   "alpha_pattern", "path"};
+    static const char *const keys[] = {"alpha", "dropout",          "use_rslora",   "target_modules",
+                                       "init",  "modules_to_save",  "rank_pattern", "alpha_pattern",
+                                       "path",  "target_parameters"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");
@@ -70,6 +70,10 @@ static dt_err read_modules(dt_modules *m, const dt_config *cfg, const char *key,
 static dt_err read_keys(dt_lora *l, const dt_config *cfg)
 {
     DT_TRY(read_modules(&l->target_modules, cfg, "target_modules", cfg->lora_target_modules));
+    DT_TRY(read_modules(&l->target_parameters, cfg, "target_parameters", cfg->lora_target_parameters));
+    DT_CONFIG_CHECK(!l->target_parameters.pattern, cfg, "lora", "target_parameters",
+                    "expected names of parameters, such as mlp.experts.down_proj, found '%s'",
+                    cfg->lora_target_parameters);
     DT_TRY(read_modules(&l->modules_to_save, cfg, "modules_to_save", cfg->lora_modules_to_save));
     DT_CONFIG_CHECK(!l->modules_to_save.pattern, cfg, "lora", "modules_to_save",
                     "expected names of modules, such as embed_tokens, lm_head, found '%s'", cfg->lora_modules_to_save);
@@ -157,6 +161,8 @@ static dt_err check_can_be_keys(const dt_lora *l, const char *of)
     const char *bad = NULL;
     for (int i = 0; i < l->target_modules.n; i++)
         if (!is_one_name(l->target_modules.list[i])) bad = l->target_modules.list[i];
+    for (int i = 0; i < l->target_parameters.n; i++)
+        if (!is_one_name(l->target_parameters.list[i])) bad = l->target_parameters.list[i];
     for (int i = 0; i < l->modules_to_save.n; i++)
         if (!is_one_name(l->modules_to_save.list[i])) bad = l->modules_to_save.list[i];
     for (int i = 0; i < l->n_rank_pattern; i++)
@@ -186,6 +192,8 @@ static dt_err settle_lists(dt_config *cfg, const dt_lora *l, const char *of, dt_
 {
     DT_TRY(settle(cfg, of, "target_modules", same.layers && is_given(cfg, "target_modules"),
                   join_names(&l->target_modules)));
+    DT_TRY(settle(cfg, of, "target_parameters", same.layers && is_given(cfg, "target_parameters"),
+                  join_names(&l->target_parameters)));
     DT_TRY(settle(cfg, of, "modules_to_save", same.saved && is_given(cfg, "modules_to_save"),
                   join_names(&l->modules_to_save)));
     DT_TRY(settle(cfg, of, "rank_pattern", same.ranks && is_given(cfg, "rank_pattern"),
@@ -233,6 +241,7 @@ static void free_values(dt_module_value *values, int n)
 void dt_lora_free(dt_lora *l)
 {
     module_list_free(&l->target_modules);
+    module_list_free(&l->target_parameters);
     module_list_free(&l->modules_to_save);
     free_values(l->rank_pattern, l->n_rank_pattern);
     free_values(l->alpha_pattern, l->n_alpha_pattern);

@@ -33,10 +33,9 @@ static bool is_empty(const json_t *v)
 
 static dt_err check_kind(const dt_spec *f)
 {
-    static const char *const others[] = {
-        "use_dora",    "lora_bias",         "layer_replication", "target_parameters",       "trainable_token_indices",
-        "use_qalora",  "use_bdlora",        "megatron_config",   "alora_invocation_tokens", "arrow_config",
-        "kasa_config", "monteclora_config", "velora_config"};
+    static const char *const others[] = {"use_dora",     "lora_bias",   "layer_replication", "trainable_token_indices",
+                                         "use_qalora",   "use_bdlora",  "megatron_config",   "alora_invocation_tokens",
+                                         "arrow_config", "kasa_config", "monteclora_config", "velora_config"};
     const char *type = json_string_value(value_of(f, "peft_type")), *bias = json_string_value(value_of(f, "bias"));
     DT_CHECK(type && strcmp(type, "LORA") == 0, DT_ERR_DATA, "%s: peft_type: expected LORA, found %.80s", f->file,
              type ? type : "none");
@@ -274,6 +273,8 @@ static dt_err read_all(dt_lora *l, const dt_spec *f)
     DT_TRY(dt_spec_bool(f, "use_rslora", &l->use_rslora));
     l->ties = json_is_true(value_of(f, "ensure_weight_tying"));
     DT_TRY(read_targets(f, &l->target_modules));
+    DT_TRY(read_modules(f, "target_parameters", &l->target_parameters));
+    if (l->target_parameters.pattern) return dt_spec_bad(f, "target_parameters", "a list of names");
     DT_TRY(read_modules(f, "modules_to_save", &l->modules_to_save));
     DT_TRY(read_patterns(f, "rank_pattern", true, &l->rank_pattern, &l->n_rank_pattern));
     return read_patterns(f, "alpha_pattern", false, &l->alpha_pattern, &l->n_alpha_pattern);

@@ -20,6 +20,27 @@ void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX])
     snprintf(out, DT_PEFT_NAME_MAX, "%s", name);
 }
 
+void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX])
+{
+    char name[DT_NAME_MAX];
+    const char *part = strstr(t->name, ".lora_");
+    dt_peft_name(t->name, out);
+    if (t->adapter_experts == 0 || !part) return;
+    const char *parameter = memrchr(t->name, '.', (size_t)(part - t->name));
+    snprintf(name, sizeof name, "%.*s", parameter ? (int)(parameter - t->name) : 0, t->name);
+    dt_peft_name(name, out);
+    for (int i = 0; i < t->adapter_depth; i++) strncat(out, ".base_layer", DT_PEFT_NAME_MAX - strlen(out) - 1);
+    strncat(out, part, DT_PEFT_NAME_MAX - strlen(out) - 1);
+}
+
+dt_tensor dt_peft_shaped(const dt_tensor *t)
+{
+    dt_tensor shaped = *t;
+    if (!dt_peft_alternates(t)) return shaped;
+    shaped.shape[0] = t->shape[0] / t->adapter_experts, shaped.shape[1] = t->shape[1] * t->adapter_experts;
+    return shaped;
+}
+
 static json_t *number(double x) { return x == floor(x) ? json_integer((json_int_t)x) : json_real(x); }
 
 static json_t *list(char *const *names, int n)
@@ -48,6 +69,7 @@ static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_uni
     if (l->target_modules.n > 0 && !mc->vision) return list(l->target_modules.list, l->target_modules.n);
     json_t *all = json_array();
     while (dt_adapted_next(&at, units, n_units)) {
+        if (at.of_experts) continue;
         dt_peft_name(at.module, path);
         json_array_append_new(all, json_string(path));
     }
@@ -71,13 +93,18 @@ static json_t *saved(const dt_lora *l, const char *more)
     return json_null();
 }
 
+/* A list, or null. */
+static json_t *parameters(const dt_lora *l)
+{
+    return l->target_parameters.n > 0 ? list(l->target_parameters.list, l->target_parameters.n) : json_null();
+}
+
 /* Features of PEFT that dtrain's adapters do not use. */
 static void set_unused(json_t *root)
 {
     static const char *const nulls[] = {"alora_invocation_tokens", "auto_mapping",   "exclude_modules",
                                         "layer_replication",       "layers_pattern", "layers_to_transform",
-                                        "megatron_config",         "revision",       "target_parameters",
-                                        "trainable_token_indices"};
+                                        "megatron_config",         "revision",       "trainable_token_indices"};
     static const char *const falses[] = {"lora_bias", "use_dora", "use_qalora"};
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++) json_object_set_new(root, nulls[i], json_null());
     for (size_t i = 0; i < sizeof falses / sizeof falses[0]; i++) json_object_set_new(root, falses[i], json_false());
@@ -90,14 +117,15 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
 {
     const bool scalar = is_scalar(units, n_units);
     const char *more = scalar ? "score" : lora_saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
-    json_t *root = json_pack(
-        "{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA", "task_type",
-        scalar ? "SEQ_CLS" : "CAUSAL_LM", "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora",
-        l->use_rslora, "r", (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout),
-        "base_model_name_or_path", base ? json_string(base) : json_null(), "init_lora_weights",
-        l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(), "target_modules",
-        targets(l, mc, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
-        patterns(l->rank_pattern, l->n_rank_pattern), "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern));
+    json_t *root =
+        json_pack("{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA",
+                  "task_type", scalar ? "SEQ_CLS" : "CAUSAL_LM", "inference_mode", 1, "fan_in_fan_out", mc->conv1d,
+                  "use_rslora", l->use_rslora, "r", (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout",
+                  json_real(l->dropout), "base_model_name_or_path", base ? json_string(base) : json_null(),
+                  "init_lora_weights", l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(),
+                  "target_modules", targets(l, mc, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
+                  patterns(l->rank_pattern, l->n_rank_pattern), "target_parameters", parameters(l), "alpha_pattern",
+                  patterns(l->alpha_pattern, l->n_alpha_pattern));
     if (root) set_unused(root);
     char *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);

@@ -90,6 +90,23 @@ static dt_err fetch_through_hdf5(load_job *j, const dt_stored_slot *s, const dt_
     return err;
 }
 
+/* Elements of a tensor whose columns alternate in the file (dt_stored_location.n_alternating). */
+static dt_err fetch_alternating(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first,
+                                int64_t n, char *out)
+{
+    const size_t size = dt_st_type_size((dt_st_type)p->type), nbytes = (size_t)s->tensor->n_elems * size;
+    const int64_t E = p->n_alternating, r = s->tensor->shape[1], n_out = s->tensor->shape[0] / E;
+    char *whole = malloc(nbytes);
+    DT_CHECK(whole, DT_ERR_MEMORY, "%s: out of memory for tensor `%s`", j->files[p->file], s->tensor->name);
+    const dt_err err = dt_read_at(j->fd, j->files[p->file], p->offset, whole, nbytes);
+    for (int64_t i = first; i < first + n && err == DT_OK; i++) {
+        const int64_t e = i / (n_out * r), o = i / r % n_out, k = i % r;
+        memcpy(out + (size_t)(i - first) * size, whole + (size_t)((o * r + k) * E + e) * size, size);
+    }
+    free(whole);
+    return err;
+}
+
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out)
 {
@@ -97,6 +114,7 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
     if (p->packed_in > 0) return load_packed(j, s, p, first, n, out);
     if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
     DT_TRY(load_open(j, p->file));
+    if (p->n_alternating > 0) return fetch_alternating(j, s, p, first, n, out);
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
 

@@ -193,7 +193,6 @@ static const struct {
     {"lora.task_type", "remove it: run.task sets the task"},
     {"exclude_modules layers_to_transform layers_pattern",
      "use a regular expression in lora.target_modules, which must match whole names"},
-    {"target_parameters", "only linear layers and embeddings can have adapters; name them in lora.target_modules"},
     {"trainable_token_indices",
      "name the embedding in lora.target_modules or lora.modules_to_save; all its rows are then trained"},
     {"ensure_weight_tying", "remove it: a head tied to an embedding in lora.modules_to_save stays tied"},

@@ -75,7 +75,7 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
         DT_TRY(mixer_of(b, i)->finish(m, b, w, a, with.addend, alone ? NULL : fused ? y : z));
         if (alone) return DT_OK;
     } else if (alone) {
-        return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok), with.low);
+        return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok, NULL), with.low);
     } else {
         DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
     }

@@ -63,6 +63,18 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     }
 }
 
+/* The adapter of all experts of a slot. */
+static void find_expert_adapter(struct linear *l, const dt_unit *u, const char *name)
+{
+    const dt_tensor *a = find_part(u, name, "lora_A.weight"), *b = find_part(u, name, "lora_B.weight");
+    if (!a || !b) return;
+    const int64_t r = b->shape[1];
+    l->low[0] = (struct low_rank){.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1};
+    l->low[0].part[0] = (struct low_part){.b = at(b), .r = r, .n_out = l->n_out};
+    l->n_low = 1;
+    l->low_r = r;
+}
+
 static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot slot, int64_t layer, int64_t n_in,
                                const struct fused *of)
 {
@@ -79,6 +91,7 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot sl
                        .finer = coded ? w->coded.finer : 0,
                        .w_ld = in_first ? n_out : n_in,
                        .in_first = in_first,
+                       .n_rows = 1,
                        .layer = layer,
                        .site = slot};
     if (!m->opt.no_adapters) find_adapters(&l, u, of);
@@ -126,7 +139,10 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
         n_in = dt_family_size(m->mc, k->in);
     }
     struct linear l = linear_at(m, u, slot, b->layer, n_in, &of);
+    const struct family_fused *fused = dt_family_fused(m->mc->family, slot);
     l.n_groups = first->flags & PER_EXPERT ? (int)m->E : 0;
+    if (l.n_groups > 0) l.n_rows = m->k;
+    if (l.n_groups > 0 && fused && !m->opt.no_adapters) find_expert_adapter(&l, u, fused->name);
     l.in_fp32 = slot == SLOT_ROUTER || slot == SLOT_MLP_GATE;
     return l;
 }
@@ -248,8 +264,12 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->tied = m->mc->tie_word_embeddings && !scalar;
     m->n_labels = scalar && w ? w->shape[0] : 0;
     m->final_norm = norm_of(u, of, SLOT_FINAL_NORM);
-    m->head = (struct linear){
-        .n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .in_fp32 = true, .layer = HEAD_LAYER};
+    m->head = (struct linear){.n_in = m->C,
+                              .n_out = scalar ? m->n_labels : m->V,
+                              .w_ld = m->C,
+                              .n_rows = 1,
+                              .in_fp32 = true,
+                              .layer = HEAD_LAYER};
     m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : at(w);
     if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{k->name}, {m->V}});

@@ -26,9 +26,17 @@ static bool drops(const dt_model *m, struct low_rows rows)
     return m->train && m->opt.adapter_dropout > 0 && rows.token_key;
 }
 
-struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows)
+struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows, const int32_t *group_start)
 {
-    return (struct low_rows){n_rows, m->device.token_key};
+    return (struct low_rows){n_rows, group_start ? NULL : m->device.token_key, group_start};
+}
+
+/* A matmul with the A or B of each expert, or with the only one. */
+static void group(const struct linear *l, struct low_rows rows, int64_t stride, dt_matmul *mm)
+{
+    mm->n_groups = l ? l->n_groups : 0;
+    mm->group_start = rows.group_start;
+    mm->group_stride = stride;
 }
 
 /* D(x) */
@@ -50,18 +58,22 @@ static dt_err scale(const dt_model *m, const struct low_rank *a, void *h, int64_
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static dt_err make_h(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_param_view *w,
-                     const void *in, void *h, int64_t n_rows)
+                     const void *in, void *h, struct low_rows rows)
 {
-    dt_matmul mm = dt_dense_matmul(n_rows, a->r, l->n_in, false, true, m->opt.dtype, m->opt.dtype);
+    dt_matmul mm = dt_dense_matmul(rows.n, a->r, l->n_in, false, true, m->opt.dtype, m->opt.dtype);
+    group(l, rows, a->r * l->n_in, &mm);
     mm.batch_invariant = dt_model_is_invariant(m);
     DT_TRY(m->ops->matmul(m->dev, &mm, in, dt_weight(w, a->a), h, m->stream));
-    return scale(m, a, h, n_rows);
+    return scale(m, a, h, rows.n);
 }
 
-static dt_err add_part(const dt_model *m, const struct low_rank *a, const struct low_part *p, const dt_param_view *w,
-                       const void *h, void *y, int64_t y_ld, int64_t n_rows, dt_dtype y_dtype)
+/* l NULL: of a table. */
+static dt_err add_part(const dt_model *m, const struct linear *l, const struct low_rank *a, const struct low_part *p,
+                       const dt_param_view *w, const void *h, void *y, int64_t y_ld, struct low_rows rows,
+                       dt_dtype y_dtype)
 {
-    dt_matmul mm = dt_dense_matmul(n_rows, p->n_out, p->r, false, true, m->opt.dtype, y_dtype);
+    dt_matmul mm = dt_dense_matmul(rows.n, p->n_out, p->r, false, true, m->opt.dtype, y_dtype);
+    group(l, rows, p->n_out * p->r, &mm);
     mm.lda = a->r, mm.ldc = y_ld;
     mm.accumulate = true;
     mm.batch_invariant = dt_model_is_invariant(m);
@@ -75,7 +87,7 @@ dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_p
     const void *in;
     if (l->n_low == 0) return DT_OK;
     DT_TRY(take_input(m, l, x, &in, rows));
-    for (int k = 0; k < l->n_low; k++) DT_TRY(make_h(m, l, &l->low[k], w, in, h_of(m, l, k, rows.n, low), rows.n));
+    for (int k = 0; k < l->n_low; k++) DT_TRY(make_h(m, l, &l->low[k], w, in, h_of(m, l, k, rows.n, low), rows));
     return DT_OK;
 }
 
@@ -87,41 +99,62 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
         const void *h = h_of(m, l, k, rows.n, low);
-        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, a, &a->part[i], w, h, y, y_ld, rows.n, y_dtype));
+        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, l, a, &a->part[i], w, h, y, y_ld, rows, y_dtype));
     }
     return DT_OK;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* dB = dy^T h, dh = dy B, for the columns of one layer. */
-static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p, const void *b,
-                            const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, int64_t n_rows)
+/* dB = dy^T h, for the columns of one layer. */
+static dt_err b_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a, const struct low_part *p,
+                         const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, struct low_rows rows)
 {
-    dt_matmul db = dt_dense_matmul(p->n_out, p->r, n_rows, true, false, m->opt.dtype, g->dtype),
-              dh = dt_dense_matmul(n_rows, p->r, p->n_out, false, false, m->opt.dtype, m->opt.dtype);
-    db.lda = dh.lda = dy_ld;
-    db.ldb = dh.ldc = a->r;
+    dt_matmul db = dt_dense_matmul(p->n_out, p->r, rows.n, true, false, m->opt.dtype, g->dtype);
+    group(l, rows, p->n_out * p->r, &db);
+    db.lda = dy_ld;
+    db.ldb = a->r;
     db.accumulate = g->accumulate;
-    const void *own_dy = dt_at(dy, p->first_out, m->elem);
-    DT_TRY(m->ops->matmul(m->dev, &db, own_dy, dt_at(h, p->first_r, m->elem), dt_gradient(g, p->b), m->stream));
-    return m->ops->matmul(m->dev, &dh, own_dy, b, dt_at(m->s.low_d, p->first_r, m->elem), m->stream);
+    return m->ops->matmul(m->dev, &db, dt_at(dy, p->first_out, m->elem), dt_at(h, p->first_r, m->elem),
+                          dt_gradient(g, p->b), m->stream);
+}
+
+/* dh = dy B, likewise. */
+static dt_err h_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a, const struct low_part *p,
+                         const void *b, const void *dy, int64_t dy_ld, struct low_rows rows)
+{
+    dt_matmul dh = dt_dense_matmul(rows.n, p->r, p->n_out, false, false, m->opt.dtype, m->opt.dtype);
+    group(l, rows, p->n_out * p->r, &dh);
+    dh.lda = dy_ld;
+    dh.ldc = a->r;
+    return m->ops->matmul(m->dev, &dh, dt_at(dy, p->first_out, m->elem), b, dt_at(m->s.low_d, p->first_r, m->elem),
+                          m->stream);
+}
+
+static dt_err part_backward(const dt_model *m, const struct linear *l, const struct low_rank *a,
+                            const struct low_part *p, const void *b, const dt_grad_view *g, const void *h,
+                            const void *dy, int64_t dy_ld, struct low_rows rows)
+{
+    DT_TRY(b_gradient(m, l, a, p, g, h, dy, dy_ld, rows));
+    return h_gradient(m, l, a, p, b, dy, dy_ld, rows);
 }
 
 /* dA = dh^T D(x) */
 static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_grad_view *g,
-                         const void *in, int64_t n_rows)
+                         const void *in, struct low_rows rows)
 {
-    dt_matmul mm = dt_dense_matmul(a->r, l->n_in, n_rows, true, false, m->opt.dtype, g->dtype);
+    dt_matmul mm = dt_dense_matmul(a->r, l->n_in, rows.n, true, false, m->opt.dtype, g->dtype);
+    group(l, rows, a->r * l->n_in, &mm);
     mm.accumulate = g->accumulate;
     return m->ops->matmul(m->dev, &mm, m->s.low_d, in, dt_gradient(g, a->a), m->stream);
 }
 
 /* The gradient of D(x): dh A, summed over all adapters. */
 static dt_err input_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a,
-                             const dt_param_view *w, void *dx, bool first, int64_t n_rows)
+                             const dt_param_view *w, void *dx, bool first, struct low_rows rows)
 {
-    dt_matmul mm = dt_dense_matmul(n_rows, l->n_in, a->r, false, false, m->opt.dtype, m->opt.dtype);
+    dt_matmul mm = dt_dense_matmul(rows.n, l->n_in, a->r, false, false, m->opt.dtype, m->opt.dtype);
+    group(l, rows, a->r * l->n_in, &mm);
     mm.accumulate = !first;
     return m->ops->matmul(m->dev, &mm, m->s.low_d, dt_weight(w, a->a), dx, m->stream);
 }
@@ -130,18 +163,37 @@ dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_
                             const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low)
 {
     const void *in;
-    const int64_t n = rows.n;
     DT_TRY(take_input(m, l, x, &in, rows));
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
-        const void *h = h_of(m, l, k, n, low);
+        const void *h = h_of(m, l, k, rows.n, low);
         for (int i = 0; i < a->n_parts; i++)
-            DT_TRY(part_backward(m, a, &a->part[i], dt_weight(w, a->part[i].b), g, h, dy, dy_ld, n));
-        DT_TRY(scale(m, a, m->s.low_d, n));
-        DT_TRY(a_gradient(m, l, a, g, in, n));
-        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, n));
+            DT_TRY(part_backward(m, l, a, &a->part[i], dt_weight(w, a->part[i].b), g, h, dy, dy_ld, rows));
+        DT_TRY(scale(m, a, m->s.low_d, rows.n));
+        DT_TRY(a_gradient(m, l, a, g, in, rows));
+        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, rows));
     }
     return drops(m, rows) ? drop_input(m, l, dx, dx, rows) : DT_OK;
+}
+
+dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
+                                  int64_t dy_ld, void *dx, struct low_rows rows)
+{
+    const struct low_rank *a = l->low;
+    DT_EXPECT(l->n_low == 1 && a->n_parts == 1);
+    DT_TRY(h_gradient(m, l, a, a->part, dt_weight(w, a->part->b), dy, dy_ld, rows));
+    DT_TRY(scale(m, a, m->s.low_d, rows.n));
+    return input_gradient(m, l, a, w, dx, true, rows);
+}
+
+dt_err dt_low_rank_weight_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w,
+                                   const dt_grad_view *g, const void *x, const void *dy, int64_t dy_ld,
+                                   struct low_rows rows, void *low)
+{
+    const struct low_rank *a = l->low;
+    DT_TRY(make_h(m, l, a, w, x, low, rows));
+    DT_TRY(b_gradient(m, l, a, a->part, g, low, dy, dy_ld, rows));
+    return a_gradient(m, l, a, g, x, rows);
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
@@ -156,7 +208,7 @@ dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_vi
                                m->stream));
     DT_TRY(scale(m, a, h, m->n_tok));
     if (m->train) DT_TRY(m->ops->copy(m->dev, m->s.table_b[of], b, (size_t)(m->C * a->r) * m->elem, m->stream));
-    return add_part(m, a, &a->part[0], w, h, x, m->C, m->n_tok, m->opt.dtype);
+    return add_part(m, NULL, a, &a->part[0], w, h, x, m->C, (struct low_rows){.n = m->n_tok}, m->opt.dtype);
 }
 
 dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g)
@@ -164,7 +216,8 @@ dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_vi
     const struct low_rank *a = &m->low_table[of].low;
     const int32_t n_learned = of == LOW_TOKENS ? m->n_learned : m->n_tok;
     if (a->r == 0) return DT_OK;
-    DT_TRY(part_backward(m, a, &a->part[0], m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, m->n_tok));
+    const struct low_rows rows = {.n = m->n_tok};
+    DT_TRY(part_backward(m, NULL, a, &a->part[0], m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, rows));
     DT_TRY(scale(m, a, m->s.low_d, m->n_tok));
     return m->ops->embedding_backward(m->dev, m->s.low_d, m->device.low_at[of], m->device.low_order[of],
                                       dt_gradient(g, a->a), n_learned * a->r, 1, m->opt.dtype, g->dtype, m->stream);

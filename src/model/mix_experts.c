@@ -58,7 +58,7 @@ dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_v
                       const void *x, void *cache, const void **inner)
 {
     const struct expert_acts *k = &a->experts;
-    const struct with_matmul each = {.group_start = k->start};
+    const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_UP]};
     if (shares(b)) DT_TRY(dt_mlp_mix(m, b, w, a, x, cache, inner));
     *inner = k->act;
     DT_TRY(route(m, b, w, k, x));
@@ -71,9 +71,10 @@ dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_para
                          const void *addend, void *y)
 {
     const struct expert_acts *k = &a->experts;
-    const struct with_matmul each = {.group_start = k->start}, shared = {.addend = addend, .low = a->low[SLOT_DOWN]};
+    const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_DOWN]},
+                             shared = {.addend = addend, .low = a->low[SLOT_DOWN]};
     const struct linear *down = &b->linear[SLOT_DOWN];
-    if (!y) return dt_low_rank_project(m, down, w, a->act, dt_low_rank_tokens(m, m->n_tok), shared.low);
+    if (!y) return dt_low_rank_project(m, down, w, a->act, dt_low_rank_tokens(m, m->n_tok, NULL), shared.low);
     if (shares(b)) {
         DT_TRY(dt_linear_forward(m, down, w, a->act, down->n_in, y, m->C, m->n_tok, shared));
         addend = y;
@@ -97,32 +98,36 @@ static dt_err bias_backward(const dt_model *m, const struct linear *l, const dt_
 
 /* From dy: the gradients of down, of the weights (s.dweight), and of up's output, which replaces it. */
 static dt_err down_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
-                            const struct expert_acts *a, const void *dy)
+                            const struct expert_acts *a, const void *dy, void *low)
 {
     const struct linear *down = &b->linear[SLOT_EXPERT_DOWN];
-    const struct with_matmul each = {.group_start = a->start};
+    const bool adapted = down->n_low > 0;
+    const struct with_matmul each = {.group_start = a->start, .addend = adapted ? m->s.drows : NULL};
+    const struct low_rows rows = dt_low_rank_tokens(m, n_rows(m), a->start);
     if (dt_model_remakes(m)) DT_TRY(make_act(m, a));
     DT_TRY(gather(m, a, dy));
+    if (adapted) DT_TRY(dt_low_rank_input_gradient(m, down, w, m->s.rows, m->C, m->s.drows, rows));
     DT_TRY(dt_linear_input_gradient(m, down, w, m->s.rows, m->C, m->s.drows, m->X, each, n_rows(m)));
     DT_TRY(m->ops->weigh_rows(m->dev, a->act, m->s.drows, a->assignment, a->weight, m->s.dweight, n_rows(m), m->X,
                               m->opt.dtype, m->stream));
     DT_TRY(bias_backward(m, down, w, g, a, m->s.rows, a->weight));
     DT_TRY(dt_linear_weight_gradient(m, down, g, a->act, m->X, m->s.rows, m->C, n_rows(m), a->start));
+    if (adapted) DT_TRY(dt_low_rank_weight_gradient(m, down, w, g, a->act, m->s.rows, m->C, rows, low));
     return m->ops->glu_backward(m->dev, m->mc->act, (float)m->mc->swiglu_limit, a->up, m->s.drows, a->up, m->opt.dtype,
                                 n_rows(m), m->X, m->stream);
 }
 
 /* The gradients of up, and s.dnorm = its part of the gradient of x, plus addend (NULL: 0). */
 static dt_err up_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
-                          const struct expert_acts *a, const void *x, const void *addend)
+                          const struct expert_acts *a, const void *x, const void *addend, void *low)
 {
     const struct linear *up = &b->linear[SLOT_EXPERT_UP];
-    const struct with_matmul each = {.group_start = a->start};
+    const struct with_matmul each = {.group_start = a->start, .addend = up->n_low > 0 ? m->s.rows : NULL};
+    const struct low_rows rows = dt_low_rank_tokens(m, n_rows(m), a->start);
     DT_TRY(bias_backward(m, up, w, g, a, a->up, NULL));
-    if (dt_is_trained(up->w)) {
-        DT_TRY(gather(m, a, x));
-        DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));
-    }
+    if (dt_linear_keeps_input(up)) DT_TRY(gather(m, a, x));
+    DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));
+    if (up->n_low > 0) DT_TRY(dt_low_rank_backward(m, up, w, g, m->s.rows, a->up, 2 * m->X, m->s.rows, rows, low));
     DT_TRY(dt_linear_input_gradient(m, up, w, a->up, 2 * m->X, m->s.rows, m->C, each, n_rows(m)));
     return m->ops->combine_rows(m->dev, m->s.rows, a->row, NULL, addend, m->s.dnorm, m->n_tok, m->k, m->C, m->opt.dtype,
                                 m->stream);
@@ -137,9 +142,9 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const dt_routing r = route_of(m, b, w);
     const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
     if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
-    DT_TRY(down_backward(m, b, w, g, k, dy));
+    DT_TRY(down_backward(m, b, w, g, k, dy, a->low[SLOT_EXPERT_DOWN]));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
-    DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL));
+    DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL, a->low[SLOT_EXPERT_UP]));
     DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, dprob, m->s.dlogits, m->opt.dtype,
                                   m->stream));
     return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,

@@ -52,7 +52,8 @@ struct linear {
     int finer;                            /* of an nf4 W (dt_scaled) */
     int64_t w_ld;
     bool in_first;
-    int n_groups; /* experts, whose matrices w follow one another; 0: one matrix */
+    int n_groups;   /* experts, whose matrices w (and A and B) follow one another; 0: one matrix */
+    int64_t n_rows; /* of its input, per token */
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
@@ -535,8 +536,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_matmul with, int64_t n_rows);
 
-/** The two parts of dt_linear_backward, for a layer without adapters and biases: the gradients of the trained weights,
- *  and dx. */
+/** The two parts of dt_linear_backward, without adapters and biases: the gradients of the trained weights, and dx. */
 dt_err dt_linear_weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
                                  int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows,
                                  const int32_t *group_start);
@@ -548,9 +548,10 @@ dt_err dt_linear_input_gradient(const dt_model *m, const struct linear *l, const
 struct low_rows {
     int64_t n;
     const uint64_t *token_key;
+    const int32_t *group_start; /* of a layer of experts, whose adapters have no dropout */
 };
-/** All tokens. */
-struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows);
+/** All tokens; or all rows of a layer of experts. */
+struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows, const int32_t *group_start);
 /** low = h of x: the part of forward that backward needs. */
 dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x,
                            struct low_rows rows, void *low);
@@ -561,6 +562,13 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
  *  adapters. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                             const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low);
+/** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low_d; then the gradients
+ *  of the adapters, from x and dy whose products are to be summed. low: overwritten. */
+dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
+                                  int64_t dy_ld, void *dx, struct low_rows rows);
+dt_err dt_low_rank_weight_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w,
+                                   const dt_grad_view *g, const void *x, const void *dy, int64_t dy_ld,
+                                   struct low_rows rows, void *low);
 /** x [T,C] += the table adapter's output for the batch's tokens or positions; no operation without an adapter. */
 dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_view *w, void *x);
 /** Its gradients from s.dx, the gradient of x. A's gradient is accumulated. */

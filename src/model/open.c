@@ -36,7 +36,8 @@ static int64_t most_of(const dt_model *m, int site, int64_t (*of)(const struct l
 
 static int64_t n_in(const struct linear *l) { return l->n_in; }
 static int64_t n_out(const struct linear *l) { return l->n_out; }
-static int64_t low_r(const struct linear *l) { return l->low_r; }
+/* Elements of h per token, of all adapters of a layer. */
+static int64_t low_r(const struct linear *l) { return l->low_r * l->n_rows; }
 static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in : 0; }
 
 /* A tower without blocks still provides one: an empty entry follows the last stage. */

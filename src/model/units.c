@@ -95,7 +95,7 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
-    if (k->flags & DENSE) t->site = DT_SITE_NONE; /* in a mixture PEFT takes gate_proj etc. for names of experts */
+    if (b->mc->family->peft_names_experts && (k->slot == SLOT_UP || k->slot == SLOT_DOWN)) t->site = DT_SITE_NONE;
     t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;
     return DT_OK;
 }
@@ -107,19 +107,12 @@ static bool is_left_out(const struct builder *b, const struct module *k)
     return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
 }
 
-static const struct family_fused *find_fused(const dt_family *f, enum slot slot)
-{
-    for (int i = 0; i < MAX_FUSED && f->fused[i].name; i++)
-        if (f->fused[i].slot == slot) return &f->fused[i];
-    return NULL;
-}
-
 /* Describe the tensor of files that may contain the last one: that of modules first .. end-1 of all experts. */
 static void note_fused(const struct builder *b, const struct module *of, int first, int end, int i, int64_t expert,
                        bool bias)
 {
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
-    const struct family_fused *fused = find_fused(b->mc->family, of[i].slot);
+    const struct family_fused *fused = dt_family_fused(b->mc->family, of[i].slot);
     const bool each = of[i].flags & PER_EXPERT, turned = of[i].flags & IN_FIRST && !bias;
     const int64_t in = bias ? 1 : dt_family_size(b->mc, of[i].in);
     if (!fused || (bias && !each)) return;

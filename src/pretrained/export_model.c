@@ -87,9 +87,11 @@ static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
 static void name_slot(export_job *j, int i)
 {
     char name[DT_NAME_MAX];
+    dt_tensor named = *j->slots[i].tensor;
     model_name(j, i, name);
+    snprintf(named.name, sizeof named.name, "%s", name);
     snprintf(j->names[i], sizeof j->names[i], "%s", j->opt->adapter ? DT_PEFT_PREFIX : name);
-    if (j->opt->adapter) dt_peft_name(name, j->names[i] + strlen(DT_PEFT_PREFIX));
+    if (j->opt->adapter) dt_peft_tensor_name(&named, j->names[i] + strlen(DT_PEFT_PREFIX));
 }
 
 static dt_err name_slots(export_job *j)
@@ -102,6 +104,7 @@ static dt_err name_slots(export_job *j)
              j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
+        if (j->opt->adapter) j->plain[i] = dt_peft_shaped(&j->plain[i]);
         new_rows_grow(&j->plain[i], j->opt->new_tokens);
         name_slot(j, i);
     }
@@ -291,14 +294,54 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
     return DT_OK;
 }
 
+/* Rows of an adapter of experts as PEFT stores them: this rank's share of the rows. */
+static dt_err write_rows(export_job *j, int i, const float *whole, char *row, char *converted)
+{
+    const dt_tensor *t = j->slots[i].tensor;
+    const int64_t E = t->adapter_experts, r = t->shape[1], n_out = t->shape[0] / E, n = r * E;
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    const dt_axis *all = dt_comm_all(j->comm);
+    float *x = (float *)(void *)row;
+    char path[PATH_MAX];
+    DT_TRY(open_file(j, j->layout.file[j->entry[i]], path));
+    for (int64_t o = n_out * all->rank / all->size; o < n_out * (all->rank + 1) / all->size; o++) {
+        for (int64_t k = 0; k < n; k++) x[k] = whole[(k % E * n_out + o) * r + k / E];
+        DT_CHECK(dt_st_convert(x, DT_ST_F32, converted, j->opt->dtype, n) == 0, DT_ERR_DATA,
+                 "tensor `%s`: values exceed the range of %s; use another data type", t->name,
+                 dt_st_type_name(j->opt->dtype));
+        DT_TRY(dt_write_at(j->fd, path, offset_of(j, i) + o * n * (int64_t)size, converted, (size_t)n * size));
+    }
+    return DT_OK;
+}
+
+/* Write the B of all experts, whose columns alternate. Collective; *agreed as in write_slots. */
+static dt_err write_experts(export_job *j, int i, dt_err own, bool *agreed)
+{
+    const dt_tensor *t = j->slots[i].tensor;
+    const size_t n = (size_t)(t->shape[1] * t->adapter_experts);
+    float *whole = NULL;
+    char *rows = calloc(2 * n + 1, sizeof(float));
+    if (!rows && own == DT_OK) own = dt_fail(DT_ERR_MEMORY, "out of memory for a row of `%s`", t->name);
+    dt_err err = merge_join(j->comm, j->z, j->slots[i].slice, own, &whole);
+    *agreed = err != DT_OK;
+    if (err == DT_OK) err = write_rows(j, i, whole, rows, rows + n * sizeof(float));
+    free(rows);
+    free(whole);
+    return err;
+}
+
 /* Collective. *agreed: the error is known to all ranks, because a weight with an adapter votes. */
 static dt_err write_slots(export_job *j, bool *agreed)
 {
     dt_err err = DT_OK;
+    merge_delta d = {0};
     for (int i = 0; i < j->n_slots && !*agreed; i++) {
-        merge_delta d = {0};
         char name[DT_NAME_MAX];
         model_name(j, i, name);
+        if (j->opt->adapter && dt_peft_alternates(j->slots[i].tensor)) {
+            err = write_experts(j, i, err, agreed);
+            continue;
+        }
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
             err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, err);
             *agreed = err != DT_OK;
@@ -309,6 +352,7 @@ static dt_err write_slots(export_job *j, bool *agreed)
         }
         merge_free(&d);
     }
+    merge_close(&d);
     return err;
 }
 

@@ -9,17 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The slice of MODULE.part, given the name MODULE.weight; NULL: none. */
-static const dt_slice *find_slice(dt_zero *z, const char *weight, const char *part)
+/* The slice of MODULE.part of an adapter; NULL: none. */
+static const dt_slice *find_part(dt_zero *z, const char *module, size_t len, const char *part)
 {
     char name[2 * DT_NAME_MAX];
     const dt_slice *slices = dt_zero_slices(z);
-    const char *dot = strrchr(weight, '.');
-    if (!dot || strcmp(dot, ".weight") != 0) return NULL;
-    snprintf(name, sizeof name, "%.*s.%s", (int)(dot - weight), weight, part);
-    for (int i = 0; i < dt_zero_n_slices(z); i++)
-        if (strcmp(dt_zero_tensor(z, &slices[i])->name, name) == 0) return &slices[i];
+    snprintf(name, sizeof name, "%.*s.%s", (int)len, module, part);
+    for (int i = 0; i < dt_zero_n_slices(z); i++) {
+        const dt_tensor *t = dt_zero_tensor(z, &slices[i]);
+        if (t->adapter_scale != 0 && strcmp(t->name, name) == 0) return &slices[i];
+    }
     return NULL;
+}
+
+/* The same, given the name MODULE.weight. */
+static const dt_slice *find_slice(dt_zero *z, const char *weight, const char *part)
+{
+    const char *dot = strrchr(weight, '.');
+    return dot && strcmp(dot, ".weight") == 0 ? find_part(z, weight, (size_t)(dot - weight), part) : NULL;
 }
 
 /* The slice of blocks or scales of codes, given its index in the unit; NULL: none. */
@@ -34,8 +41,14 @@ typedef struct adapter_of {
     bool turned;
 } adapter_of;
 
-static adapter_of find_adapter(dt_zero *z, const char *weight, bool in_first)
+static adapter_of find_adapter(dt_zero *z, const dt_tensor *t, const char *weight, bool in_first)
 {
+    if (t->of_expert && t->fused.name) {
+        const dt_tensor all = dt_tensor_fused(t);
+        const size_t len = strlen(all.name);
+        return (adapter_of){find_part(z, all.name, len, "lora_A.weight"), find_part(z, all.name, len, "lora_B.weight"),
+                            in_first};
+    }
     adapter_of found = {find_slice(z, weight, "lora_A.weight"), find_slice(z, weight, "lora_B.weight"), in_first};
     if (!found.a)
         found =
@@ -45,7 +58,7 @@ static adapter_of find_adapter(dt_zero *z, const char *weight, bool in_first)
 
 bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight)
 {
-    return s->tensor->part == DT_CODES || find_adapter(z, weight, false).a;
+    return s->tensor->part == DT_CODES || find_adapter(z, s->tensor, weight, false).a;
 }
 
 /* ---- matrices gathered on every rank ----------------------------------------------------------------------------- */
@@ -109,20 +122,64 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
     return turn(&d->right, b);
 }
 
+dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, float **whole)
+{
+    void *all = NULL;
+    if (own == DT_OK) own = fetch(&all, z, p);
+    *whole = all;
+    DT_TRY(dt_comm_agree(comm, own));
+    return dt_comm_join_host(dt_comm_all(comm), all, whole_nbytes(dt_zero_tensor(z, p)));
+}
+
+/* The part of one expert's matrix t of the adapter of all experts, from d->whole_a and d->whole_b. */
+static dt_err take_expert(merge_delta *d, const dt_tensor *t, const dt_tensor *a, bool turned)
+{
+    const int64_t E = a->adapter_experts, r = a->shape[0] / E, n_in = a->shape[1], row = t->fused.first / n_in,
+                  n_out = t->fused.shape[turned ? 2 : 1], e = row / n_out, rows = t->n_elems / n_in;
+    const float *of_a = d->whole_a + e * r * n_in, *of_b = d->whole_b + row * r;
+    d->rank = r, d->scale = a->adapter_scale, d->cols = turned ? rows : n_in;
+    d->left = malloc((size_t)((turned ? n_in : rows) * r) * sizeof(float));
+    d->right = malloc((size_t)((turned ? rows : n_in) * r) * sizeof(float));
+    DT_CHECK(d->left && d->right, DT_ERR_MEMORY, "out of memory for an adapter");
+    if (turned) {
+        transpose(of_a, r, n_in, d->left);
+        transpose(of_b, rows, r, d->right);
+    } else {
+        memcpy(d->left, of_b, (size_t)(rows * r) * sizeof(float));
+        memcpy(d->right, of_a, (size_t)(r * n_in) * sizeof(float));
+    }
+    return DT_OK;
+}
+
+/* Collective, agreed. */
+static dt_err gather_expert(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_tensor *t, adapter_of found)
+{
+    if (d->whole_of != found.a) {
+        free(d->whole_a), free(d->whole_b);
+        d->whole_of = NULL, d->whole_a = d->whole_b = NULL;
+        DT_TRY(merge_join(comm, z, found.a, DT_OK, &d->whole_a));
+        DT_TRY(merge_join(comm, z, found.b, DT_OK, &d->whole_b));
+        d->whole_of = found.a;
+    }
+    return dt_comm_agree(comm, take_expert(d, t, dt_zero_tensor(z, found.a), found.turned));
+}
+
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own)
 {
     const dt_coded *c = &s->tensor->coded;
-    const adapter_of found = find_adapter(z, weight, s->tensor->in_first);
-    const dt_slice *a = found.a, *b = found.b;
+    const adapter_of found = find_adapter(z, s->tensor, weight, s->tensor->in_first);
+    const bool of_experts = found.a && dt_zero_tensor(z, found.a)->adapter_experts > 0;
+    const dt_slice *a = of_experts ? NULL : found.a, *b = of_experts ? NULL : found.b;
     const dt_slice *const slices[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
     void *whole[4] = {NULL};
-    *d = (merge_delta){.cols = s->tensor->part == DT_CODES ? c->n_in : s->tensor->shape[1]};
+    d->cols = s->tensor->part == DT_CODES ? c->n_in : s->tensor->shape[1];
     for (int k = 0; k < 4 && own == DT_OK; k++) own = fetch(&whole[k], z, slices[k]);
     d->right = whole[0], d->left = whole[1], d->blocks = whole[2], d->scales = whole[3];
     DT_TRY(dt_comm_agree(comm, own));
     for (int k = 0; k < 4; k++)
         if (slices[k])
             DT_TRY(dt_comm_join_host(dt_comm_all(comm), whole[k], whole_nbytes(dt_zero_tensor(z, slices[k]))));
+    if (of_experts) return gather_expert(d, comm, z, s->tensor, found);
     return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 
@@ -132,6 +189,14 @@ void merge_free(merge_delta *d)
     free(d->right);
     free(d->blocks);
     free(d->scales);
+    *d = (merge_delta){.whole_of = d->whole_of, .whole_a = d->whole_a, .whole_b = d->whole_b};
+}
+
+void merge_close(merge_delta *d)
+{
+    merge_free(d);
+    free(d->whole_a);
+    free(d->whole_b);
     *d = (merge_delta){0};
 }
 
@@ -198,14 +263,15 @@ dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters)
     int n;
     dt_err err = dt_comm_agree(comm, dt_stored_slots(&of, 1, &slots, &n));
     if (err != DT_OK) return err;
+    merge_delta d = {0};
     for (int i = 0; i < n && err == DT_OK; i++) {
-        merge_delta d = {0};
         const char *weight = slots[i].tensor->name;
         if (!merge_has(adapters, &slots[i], weight)) continue;
         err = merge_gather(&d, comm, adapters, &slots[i], weight, DT_OK);
         if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
         merge_free(&d);
     }
+    merge_close(&d);
     free(slots);
     return err == DT_OK ? dt_comm_agree(comm, dt_zero_state_written(z)) : err;
 }

@@ -11,6 +11,9 @@ typedef struct merge_delta {
     float *scales;   /* scales of codes (unit.h), whole; NULL: not quantised */
     uint8_t *blocks; /* likewise; NULL: none */
     int64_t rank, cols;
+    /* of all experts of a slot, for the next expert; whole_a: of this slice */
+    const dt_slice *whole_of;
+    float *whole_a, *whole_b;
 } merge_delta;
 
 /** True if this tensor consists of codes, or if z (its own model or a separate adapter model) has an adapter for it.
@@ -25,6 +28,9 @@ void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, in
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
 /** Merge the adapters in `adapters` into the weights of z. Collective, agreed. */
 dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters);
-void merge_free(merge_delta *d); /* safe on {0} */
+void merge_free(merge_delta *d); /* keeps what is for the next expert; safe on {0} */
+void merge_close(merge_delta *d);
+/** A whole parameter as floats, on every rank. own: as merge_gather. whole: out, malloc'ed. Collective, agreed. */
+dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, float **whole);
 
 #endif

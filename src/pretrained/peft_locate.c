@@ -23,12 +23,14 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
              "%s: tensor `%s`: the adapter has a vocabulary of %" PRId64 " tokens, but the model has %" PRId64
              "; add the tokens to the model first (dtrain-convert --add-tokens)",
              job->file, found->name, found->shape[0], t->shape[0]);
-    DT_TRY(dt_stored_check_shape(job->file, found->name, t, found->n_dims, found->shape));
+    const dt_tensor shaped = dt_peft_shaped(t);
+    DT_TRY(dt_stored_check_shape(job->file, found->name, &shaped, found->n_dims, found->shape));
     DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", job->file,
              found->name, found->dtype);
     job->used[found - job->s->tensors] = true;
     location->offset = found->offset;
     location->type = (int32_t)found->type;
+    location->n_alternating = dt_peft_alternates(t) ? (int32_t)t->adapter_experts : 0;
     return DT_OK;
 }
 
@@ -42,7 +44,8 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
 {
     char name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
     const dt_tensor *t = slot->tensor;
-    prefix_name(t->name, name);
+    snprintf(name, sizeof DT_PEFT_PREFIX, "%s", DT_PEFT_PREFIX);
+    dt_peft_tensor_name(t, name + strlen(DT_PEFT_PREFIX));
     const dt_st_tensor *found = dt_safetensors_find(job->s, name);
     *location = (dt_stored_location){.elsewhere = !found};
     DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s` is missing", job->file, name);
@@ -74,7 +77,7 @@ static bool is_copy(const char *name)
 {
     static const char *const parts[] = {".base_layer.", ".original_module.", ".modules_to_save."};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (strstr(name, parts[i])) return true;
+        if (strstr(name, parts[i])) return !strstr(name, ".lora_");
     return false;
 }
 

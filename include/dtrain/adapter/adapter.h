@@ -12,6 +12,10 @@
  * head's unit (lm_head.lora_A.weight, lm_head.lora_B.weight), or none. A model that is opened with such units applies
  * them (model.h). Sharding, offload, checkpoints and plans follow from the table.
  *
+ * The experts of a mixture have one adapter for all matrices of a slot: PARAMETER.lora_A.weight [n r, in] and
+ * PARAMETER.lora_B.weight [n out, r], with the A and B of one of n experts after the other. PARAMETER is the tensor in
+ * which transformers has the matrices ("model.layers.0.mlp.experts.gate_up_proj"). They have no dropout, as in PEFT.
+ *
  * The model's own matrices may be quantised: int8 with one float per row (dt_quantise_row), or nf4 (nf4.h). A weight
  * takes one byte or about half a byte, in memory and in communication. Matmuls use the dequantised weights, rounded to
  * the compute type. In the table, MODULE.weight is in the part DT_CODES, MODULE.weight_blocks (nf4) in DT_BLOCKS and
@@ -28,6 +32,7 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/model/model.h"
+#include <string.h>
 
 /** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. */
 typedef enum dt_lora_init {
@@ -57,7 +62,8 @@ typedef struct dt_lora {
     double alpha, dropout;
     bool use_rslora;
     dt_lora_init init;
-    dt_modules target_modules; /* empty: q_proj and v_proj, of GPT-2 c_attn */
+    dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
+    dt_modules target_parameters; /* a list: of experts */
     /* trained whole, without adapters: all modules whose path ends with the characters of a name, and modules in
      * them */
     dt_modules modules_to_save;
@@ -129,6 +135,16 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
 enum { DT_PEFT_NAME_MAX = DT_NAME_MAX + 16 };
 void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX]);
 
+/** The name of a tensor in PEFT's format, and its shape there. The adapters of several parameters of a module are nested:
+ *  MODULE.lora_A.weight, MODULE.base_layer.lora_A.weight. */
+void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX]);
+/** PEFT stores the B of experts as [out, r n]: element [o, j n + e] is that of expert e, row o, column j. */
+static inline bool dt_peft_alternates(const dt_tensor *t)
+{
+    return t->adapter_experts > 0 && strstr(t->name, ".lora_B.") != NULL;
+}
+dt_tensor dt_peft_shaped(const dt_tensor *t);
+
 /** Read DIR/adapter_config.json. Unknown keys are ignored. l: out, freed with dt_lora_free. DT_ERR_DATA naming file and
  *  key: an invalid value, or an unsupported kind of adapter. DT_ERR_MEMORY. */
 dt_err dt_lora_read(dt_lora *l, const char *dir);
@@ -142,7 +158,8 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
 
 /** Iterator over the adapted modules of units. {0} to begin. */
 typedef struct dt_adapted {
-    char module[DT_NAME_MAX];
+    char module[DT_NAME_MAX]; /* or the parameter of experts */
+    bool of_experts;
     int next_unit, next_tensor; /* where the search continues */
 } dt_adapted;
 /** Find the next adapted module. False: there are no more. */

@@ -84,7 +84,11 @@ typedef struct dt_tensor {
     /* initial values: N(0, init_std^2) if init_std > 0, else U(-init_bound, init_bound) if init_bound > 0, else the
      * constant init_value */
     float init_std, init_bound, init_value;
-    dt_coded coded;      /* in DT_CODES, DT_BLOCKS and DT_SCALES */
+    dt_coded coded; /* in DT_CODES, DT_BLOCKS and DT_SCALES */
+    /* of the A [n r, in] or B [n out, r] of the adapters of all n experts of a slot, one after the other; 0: of one
+     * matrix */
+    int64_t adapter_experts;
+    int adapter_depth;   /* in PEFT: number of later parameters of the same module with adapters */
     float adapter_scale; /* factor s of s B A x, if it is the A or B of a low-rank adapter (adapter.h); else 0 */
     /* set by the model */
     dt_tensor_kind kind; /* dt_unit_add: MATRIX with two dimensions, else VECTOR */

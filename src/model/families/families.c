@@ -106,6 +106,13 @@ const struct module *dt_family_find_in(const struct module *of, enum slot slot, 
     return NULL;
 }
 
+const struct family_fused *dt_family_fused(const dt_family *f, enum slot slot)
+{
+    for (int i = 0; i < MAX_FUSED && f->fused[i].name; i++)
+        if (f->fused[i].slot == slot) return &f->fused[i];
+    return NULL;
+}
+
 void dt_module_name(const struct module *k, int64_t expert, char name[64])
 {
     const char *at = strstr(k->name, "%d");

@@ -158,6 +158,7 @@ struct dt_family {
         double partial_rotary_factor; /* 0: no other is supported than 1 */
         int64_t original_max_position_embeddings;
     } missing;
+    bool peft_names_experts;                 /* PEFT takes the names of an MLP's layers for those of experts */
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */
@@ -195,6 +196,9 @@ void dt_module_name(const struct module *k, int64_t expert, char name[64]);
 /** The first module of a slot, in any layer or in this layer of a block; NULL: none. */
 const struct module *dt_family_find(const struct module *of, enum slot slot);
 const struct module *dt_family_find_in(const struct module *of, enum slot slot, dt_layer layer);
+
+/** The tensor that may contain a slot's weights; NULL: none. */
+const struct family_fused *dt_family_fused(const dt_family *f, enum slot slot);
 
 /** A unit under construction. */
 struct builder {
