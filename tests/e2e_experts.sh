@@ -68,10 +68,21 @@ for way in selective block; do
 done
 ends "the gate has an adapter" 0 grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
 train 1 refused "$@" lora.target_modules=0.gate_proj
-expect_text "adapters on experts are refused" 'lora.*target_modules.*experts cannot have adapters'
+expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix; experts have adapters by lora.target_parameters"
+set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj
+train 1 expert "$@"
+for way in selective block; do
+    train 1 "expert_$way" "$@" model.activation_checkpointing=$way
+    ends "adapters on experts: the same losses with activation_checkpointing = $way" 0 close_losses expert "expert_$way" 0
+    as_planned && ok "$way: memory as planned" || not_ok "$way: memory as planned" "$(tail -3 "$out")"
+done
+for stage in 0 1 2 3; do
+    train 2 "expert$stage" "$@" zero.stage=$stage
+    ends "stage $stage on two ranks has the losses of one rank" 0 close_losses expert "expert$stage" 1e-5
+done
 for base in int8 nf4; do
     train 1 "lora_$base" "$@" lora.base_quantization=$base
-    ends "a base in $base" 0 close_losses lora "lora_$base" 0.02
+    ends "a base in $base" 0 close_losses expert "lora_$base" 0.02
 done
 
 # biases of experts, clamped units, sinks

@@ -562,8 +562,8 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
  *  adapters. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                             const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low);
-/** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low_d; then the gradients
- *  of the adapters, from x and dy whose products are to be summed. low: overwritten. */
+/** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low_d; then the
+ *  gradients of the adapters, from x and dy whose products are to be summed. low: overwritten. */
 dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
                                   int64_t dy_ld, void *dx, struct low_rows rows);
 dt_err dt_low_rank_weight_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w,

@@ -135,8 +135,8 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
 enum { DT_PEFT_NAME_MAX = DT_NAME_MAX + 16 };
 void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX]);
 
-/** The name of a tensor in PEFT's format, and its shape there. The adapters of several parameters of a module are nested:
- *  MODULE.lora_A.weight, MODULE.base_layer.lora_A.weight. */
+/** The name of a tensor in PEFT's format, and its shape there. The adapters of several parameters of a module are
+ *  nested: MODULE.lora_A.weight, MODULE.base_layer.lora_A.weight. */
 void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX]);
 /** PEFT stores the B of experts as [out, r n]: element [o, j n + e] is that of expert e, row o, column j. */
 static inline bool dt_peft_alternates(const dt_tensor *t)
