@@ -13,15 +13,15 @@ sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_ex
 train 1 one checkpoint.save_steps=3 checkpoint.export=hf
 expect_exit "one rank" 0
 expect_text "the log names the experts" 'experts: each token uses 3 of 7, and [0-9]* parameters'
-ends "the memory is that of the plan" 0 as_planned
+expect "the memory is that of the plan" as_planned
 for stage in 0 1 2 3; do
     train 2 "two$stage" zero.stage=$stage
-    ends "stage $stage on two ranks has the losses of one rank" 0 close_losses one "two$stage" 1e-5
+    expect "stage $stage on two ranks has the losses of one rank" close_losses one "two$stage" 1e-5
     as_planned && ok "stage $stage: memory as planned" || not_ok "stage $stage: memory as planned" "$(tail -3 "$out")"
 done
 for way in selective block; do
     train 1 "again_$way" model.activation_checkpointing=$way
-    ends "activation_checkpointing = $way has the same losses" 0 close_losses one "again_$way" 0
+    expect "activation_checkpointing = $way has the same losses" close_losses one "again_$way" 0
 done
 cp -r "$tmp/one" "$tmp/resumed" && rm -f "$tmp"/resumed/*6*.h5
 train 2 resumed zero.stage=3 run.max_steps=8
@@ -33,17 +33,32 @@ prints "--plan reports total and active parameters" '^active: [0-9]* of them' ru
 # the load-balancing loss is that of the tokens of all ranks
 set -- model.output_router_logits=true model.router_aux_loss_coef=0.3
 train 1 balanced "$@" batch.micro_batch_size=2
-ends "the load-balancing loss: memory as planned" 0 as_planned
+expect "the load-balancing loss: memory as planned" as_planned
 for stage in 0 3; do
     train 2 "balanced$stage" "$@" zero.stage=$stage
-    ends "the load-balancing loss at stage $stage on two ranks is that of one" 0 close_losses balanced "balanced$stage" 1e-5
-    ends "its value, too" 0 close_numbers balanced "balanced$stage" router/aux_loss 1e-5
-    ends "and the largest load" 0 close_numbers balanced "balanced$stage" router/max_load 1e-5
+    expect "the load-balancing loss at stage $stage on two ranks is that of one" close_losses balanced "balanced$stage" 1e-5
+    expect "its value, too" close_numbers balanced "balanced$stage" router/aux_loss 1e-5
+    expect "and the largest load" close_numbers balanced "balanced$stage" router/max_load 1e-5
 done
 train 1 balanced_again "$@" batch.micro_batch_size=2 model.activation_checkpointing=block
-ends "recomputation counts no token twice" 0 close_losses balanced balanced_again 0
+expect "recomputation counts no token twice" close_losses balanced balanced_again 0
 close_losses one balanced 1e-9 && not_ok "it changes the gradients" "equal losses" || ok "it changes the gradients"
 fails_alone 1 task.experts 2 train 2 alone "$@"
+
+# frozen experts and routers
+for stage in 0 3; do
+    train 2 "frozen$stage" zero.stage=$stage model.freeze="experts, mlp.gate" run.max_steps=3
+    expect "frozen experts at stage $stage: memory as planned" as_planned
+done
+expect "the losses do not depend on the stage" close_losses frozen0 frozen3 1e-5
+train 1 frozen1 model.freeze="experts, mlp.gate" run.max_steps=1
+for name in 0.mlp.experts.3.up_proj 1.mlp.gate 0.mlp.experts.6.down_proj; do
+    expect "layers.$name keeps its values" h5diff "$(newest frozen0)" "$(newest frozen1)" "/model/model.layers.$name.weight" "/model/model.layers.$name.weight"
+done
+shared=/model/model.layers.0.mlp.shared_expert.up_proj.weight
+expect "the shared expert is trained" sh -c "! h5diff '$(newest frozen0)' '$(newest frozen1)' $shared $shared"
+expect "they have no moments" sh -c "h5ls '$(newest frozen3)/optimizer/exp_avg' >'$tmp/moments' && grep -q shared_expert '$tmp/moments' && ! grep -qE 'experts[.]|mlp[.]gate[.]' '$tmp/moments'"
+wrong "a name of no tensor" 64 "model.freeze: 'expert' matches no tensor" ./dtrain "$tmp/tiny.ini" model.freeze=expert
 
 # generation and rollouts
 hf=$tmp/one/hf
@@ -64,25 +79,25 @@ expect_exit "adapters on attention" 0
 train 1 shared "$@" lora.target_modules=all-linear lora.dropout=0.2
 for way in selective block; do
     train 1 "shared_$way" "$@" lora.target_modules=all-linear lora.dropout=0.2 model.activation_checkpointing=$way
-    ends "adapters on the shared expert and its gate: the same losses with activation_checkpointing = $way" 0 close_losses shared "shared_$way" 0
+    expect "adapters on the shared expert and its gate: the same losses with activation_checkpointing = $way" close_losses shared "shared_$way" 0
 done
-ends "the gate has an adapter" 0 grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
+expect "the gate has an adapter" grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
 train 1 refused "$@" lora.target_modules=0.gate_proj
 expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix; experts have adapters by lora.target_parameters"
 set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj
 train 1 expert "$@"
 for way in selective block; do
     train 1 "expert_$way" "$@" model.activation_checkpointing=$way
-    ends "adapters on experts: the same losses with activation_checkpointing = $way" 0 close_losses expert "expert_$way" 0
+    expect "adapters on experts: the same losses with activation_checkpointing = $way" close_losses expert "expert_$way" 0
     as_planned && ok "$way: memory as planned" || not_ok "$way: memory as planned" "$(tail -3 "$out")"
 done
 for stage in 0 1 2 3; do
     train 2 "expert$stage" "$@" zero.stage=$stage
-    ends "stage $stage on two ranks has the losses of one rank" 0 close_losses expert "expert$stage" 1e-5
+    expect "stage $stage on two ranks has the losses of one rank" close_losses expert "expert$stage" 1e-5
 done
 for base in int8 nf4; do
     train 1 "lora_$base" "$@" lora.base_quantization=$base
-    ends "a base in $base" 0 close_losses expert "lora_$base" 0.02
+    expect "a base in $base" close_losses expert "lora_$base" 0.02
 done
 
 # biases of experts, clamped units, sinks

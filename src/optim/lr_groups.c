@@ -91,6 +91,8 @@ static bool see_run(void *self, const char *run)
     return false;
 }
 
+bool dt_lr_pattern_matches(const char *pattern, const char *name) { return any_run(name, is_named, (void *)pattern); }
+
 /* The first tensor that the pattern would match if all were trained; NULL: none. */
 static const char *frozen_name(const char *pattern, const dt_unit *units, int n_units)
 {

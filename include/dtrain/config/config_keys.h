@@ -153,6 +153,9 @@
          "elements of a query or key head of latent attention that rotate (DeepSeek)") \
     MAYBE(model, v_head_dim, integer, 1, 256, "", "", "width of a value head of latent attention (DeepSeek)") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
+    TEXT(model, freeze, "", \
+         "tensors that are not trained: comma-separated patterns in the syntax of optimizer.lr_groups (experts, " \
+         "mlp.gate, layers.0)") \
     ENUM(model, attention, "auto", "auto|flash|cudnn", \
          "attention kernel. flash: exact and tiled, never stores the score matrix; cudnn: NVIDIA's library where it " \
          "applies (bf16 or fp16 on a GPU, sequences of one length: pretrain with packing = wrapped), flash " \

@@ -158,5 +158,7 @@ dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg);
  *  dot-separated components: "layers.1" does not match "layers.10.mlp". * and ? match any characters, including dots.
  *  DT_ERR_USAGE, with the nearest names: a pattern matches no tensor, or none that an earlier pattern left. */
 dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
+/** Does a pattern match the name of a tensor? */
+bool dt_lr_pattern_matches(const char *pattern, const char *name);
 
 #endif
