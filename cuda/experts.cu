@@ -366,8 +366,8 @@ dt_err cuda_row_gate_backward(dt_device *dev, const float *gate, const void *x, 
 
 enum { BIAS_WARPS = 8, BIAS_ROWS = 32 /* of a warp, summed separately before they are added to its total */ };
 
-/* dbias: a block has 32 vectors of columns of one group. Each warp sums every BIAS_WARPS-th row, with a vector per lane.
- * The block then adds the warps' sums in order. */
+/* dbias: a block has 32 vectors of columns of one group. Each warp sums every BIAS_WARPS-th row, with a vector per
+ * lane. The block then adds the warps' sums in order. */
 template <class T, class G>
 __global__ void __launch_bounds__(BIAS_WARPS *WARP)
     group_sums_kernel(const T *dy, const int32_t *start, const int32_t *assignment, const float *weight, G *dbias,

@@ -125,4 +125,14 @@ for base in int8 nf4; do
     train 1 "oss_$base" "$@" lora.base_quantization=$base
     ends "gpt-oss: a base in $base" 0 close_losses oss_lora "oss_$base" 0.02
 done
+
+# experts in MXFP4
+for base in none int8 nf4; do
+    set -- model.path=tests/data/hf/gpt_oss_mxfp4 model.tokenizer=bytes lora.r=4 lora.base_quantization=$base run.max_steps=3 checkpoint.save=trainable
+    train 2 "packed_$base" "$@" zero.stage=3
+    train 1 "decoded_$base" "$@" model.path=tests/data/hf/gpt_oss_mxfp4_decoded
+    ends "MXFP4, base $base: the losses of the decoded weights" 0 close_losses "decoded_$base" "packed_$base" 1e-5
+    train 1 "packed_$base" "$@" run.max_steps=4
+    expect_exit "MXFP4, base $base: a checkpoint of the adapters continues" 0
+done
 e2e_done

@@ -87,11 +87,11 @@ def multimodal(case):
 
 def packed(case, root, name):
     """Experts in MXFP4 as in OpenAI's files, with drawn codes and scales, and what transformers makes of them in bf16."""
-    config = dict(CASES[case], hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_experts_per_tok=2)
+    config = dict(CASES[case], hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_experts_per_tok=2, vocab_size=257, tie_word_embeddings=True)
     model = build(config, torch.bfloat16)
     path, draw, state = save(model, root, name), torch.Generator().manual_seed(1), {}
-    for key, p in model.state_dict().items():
-        state[key] = p.contiguous()
+    for key, p in model.named_parameters():
+        state[key] = p.detach()
         if key.endswith(("experts.gate_up_proj", "experts.down_proj")):
             shape = (p.shape[0], p.shape[2], p.shape[1] // 32)
             del state[key]

@@ -152,7 +152,7 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing; %s needs it from this base model",
                  job->base->path, tensor, job->path);
         *to = *from;
-        to->file += before;
+        to->file += before, to->scales_file += before;
         to->left_out = to->has_checksum = true;
         to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }

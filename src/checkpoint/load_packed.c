@@ -1,6 +1,6 @@
 /* load_packed.c - matrices in MXFP4 (Open Compute Project, "OCP Microscaling Formats", 2023): the published weights of
- * gpt-oss's experts. 32 consecutive inputs of an output have one scale, a power of 2 stored as its exponent + 127, and a
- * code of 4 bits each, the first in the low half of a byte.
+ * gpt-oss's experts. 32 consecutive inputs of an output have one scale, a power of 2 stored as its exponent + 127, and
+ * a code of 4 bits each, the first in the low half of a byte.
  *
  * Values are decoded to bf16, which represents them exactly, with the bits of transformers' dequantize. */
 #include "load.h"

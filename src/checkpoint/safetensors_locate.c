@@ -41,8 +41,8 @@ static dt_err check_packed(const locate_job *job, const dt_st_tensor *found, int
     return DT_OK;
 }
 
-/* Locate a matrix of an expert in the fused tensor, in MXFP4: codes NAME_blocks [experts, out, in / 32, 16] and scales NAME_scales
- * [experts, out, in / 32]. *is_there: the file has it. */
+/* Locate a matrix of an expert in a fused tensor in MXFP4: codes NAME_blocks [experts, out, in / 32, 16] and scales
+ * NAME_scales [experts, out, in / 32]. *is_there: the file has it. */
 static dt_err take_packed(locate_job *job, const dt_tensor *t, const char *fused, dt_stored_location *location,
                           bool *is_there)
 {

@@ -94,6 +94,7 @@ dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)
     tensor->n_dims = 2;
     tensor->shape[0] = c.turned ? c.n_in : c.n_out, tensor->shape[1] = c.turned ? c.n_out : c.n_in;
     tensor->n_elems = c.n_out * c.n_in;
+    tensor->in_first = c.turned;
     return plain;
 }
 
