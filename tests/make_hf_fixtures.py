@@ -64,19 +64,33 @@ def write_expected(path, case, loss):
         f.write("\n")
 
 
-def multimodal(case):
-    """The text model of a case inside of a model with a vision tower, and the tensors of multi-token prediction, which transformers drops."""
+def inside(case, config_class, cls, **vision):
+    """The text model of a case inside of a model with a vision tower."""
     text = build(CASES[case], torch.float32)
-    config = transformers.Qwen3_5Config(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings,
-                                        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20,
-                                                           patch_size=2, num_position_embeddings=4))
-    model = transformers.Qwen3_5ForConditionalGeneration(config)
+    config = config_class(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings, vision_config=vision)
+    model = cls(config)
     own = dict(text.named_parameters())
     with torch.no_grad():
         for name, p in model.named_parameters():
             q = own.get(name.replace("model.language_model.", "model."))
             p.copy_(weight(name, tuple(p.shape)) if q is None else q)
-    return model, {**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)}
+    return model
+
+
+def save_multimodal(root):
+    model = inside("qwen3_5", transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration, depth=1, hidden_size=8,
+                   intermediate_size=8, num_heads=2, out_hidden_size=20, patch_size=2, num_position_embeddings=4)
+    # with multi-token prediction, which transformers drops
+    save(model, root, "qwen3_5_vl", state_dict={**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)})
+    model = inside("ministral3", transformers.Mistral3Config, transformers.Mistral3ForConditionalGeneration, model_type="pixtral", hidden_size=8,
+                   intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=4, patch_size=2, image_size=8)
+    path = os.path.join(save(model, root, "mistral3"), "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    del config["tie_word_embeddings"]  # as in published files: the default is true, and the head differs
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
 
 
 def main():
@@ -85,8 +99,7 @@ def main():
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
         save(build(CASES[name], torch.float32), root, name)
-    model, state = multimodal("qwen3_5")
-    save(model, root, "qwen3_5_vl", state_dict=state)
+    save_multimodal(root)
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

@@ -39,14 +39,11 @@ IN_DIR(every_family_loads_at_every_stage)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32},
-                {"gpt2_bare", DT_ST_F32},
-                {"mistral_bf16", DT_ST_BF16},
-                {"qwen3_f16", DT_ST_F16},
-                {"qwen3_5_vl", DT_ST_F32}};
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},  {"mistral_bf16", DT_ST_BF16},
+                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32}, {"mistral3", DT_ST_F32}};
     fixture *f = *state;
     char path[PATH_MAX];
-    for (int c = 0; c < N_CASES + 5; c++) {
+    for (int c = 0; c < N_CASES + 6; c++) {
         const char *name = c < N_CASES ? CASES[c] : more[c - N_CASES].name;
         const dt_st_type type = c < N_CASES ? DT_ST_F32 : more[c - N_CASES].type;
         for (int stage = 0; stage <= 3; stage++) {

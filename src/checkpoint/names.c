@@ -20,6 +20,8 @@ static const struct {
     {"transformer.", ""},
     {"model.", ""},
     {"model.", "model.language_model."}, /* the text model of a multimodal model */
+    {"model.", "language_model.model."},
+    {"lm_head.", "language_model.lm_head."},
     {"language_model.model.", "model.language_model."},
     {"language_model.", ""},
     {"multi_modal_projector.", "model.multi_modal_projector."},

@@ -26,9 +26,8 @@ static const char KEY[] = "tie_word_embeddings";
 
 static bool keys_differ(const json_t *root)
 {
-    const json_t *of_text = json_object_get(json_object_get(root, "text_config"), KEY);
-    return json_is_boolean(json_object_get(root, KEY)) &&
-           json_is_true(json_object_get(root, KEY)) != json_is_true(of_text);
+    const json_t *text = json_object_get(root, "text_config");
+    return text && dt_model_ties_outside(root) != json_is_true(json_object_get(text, KEY));
 }
 
 /* Compares as fp32, which represents all types exactly. The first element that differs decides. */
@@ -88,7 +87,7 @@ dt_err vision_complete_config(char **text, const char *name, const char *dir)
     bool changed = false;
     DT_TRY(dt_json_parse(&root, name, *text, strlen(*text), 0));
     dt_err err = dt_model_is_llava(root) ? add_preprocessor(root, dir, &changed) : DT_OK;
-    if (err == DT_OK && dt_model_is_llava(root)) err = settle_head(root, dir, &changed);
+    if (err == DT_OK) err = settle_head(root, dir, &changed);
     if (err == DT_OK && changed) {
         free(*text);
         *text = json_dumps(root, JSON_INDENT(2));

@@ -125,6 +125,10 @@ void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
 #define DT_OWN_LLAVA "dtrain_llava"
 bool dt_model_is_llava(const json_t *config);
 
+/** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
+ *  The head is tied if this value or that in text_config is true. */
+bool dt_model_ties_outside(const json_t *config);
+
 /** Set the image preprocessing of a vision-language model whose configuration lacks it (vision->preprocessor), also in
  *  mc->json. json_text: a preprocessor_config.json; name: its name in messages. DT_ERR_DATA: it is invalid.
  *  DT_ERR_MEMORY. */

@@ -59,6 +59,14 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
+static dt_err refuse_quantised(const dt_spec *root)
+{
+    dt_spec v;
+    if (dt_spec_get(root, "quantization_config", &v))
+        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    return DT_OK;
+}
+
 /* Keys that select an unsupported computation, with their only supported value. */
 static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
 {
@@ -66,8 +74,7 @@ static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     dt_spec v;
-    if (dt_spec_get(root, "quantization_config", &v))
-        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    DT_TRY(refuse_quantised(root));
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
         if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) && json_number_value(v.value) != 0)
             return dt_spec_bad(&v, NULL, "nothing (a model of this type has no experts)");
@@ -181,25 +188,10 @@ static void drop_layers(dt_model_config *mc)
     mc->layers = NULL;
 }
 
-/* No family has this model_type. */
-static dt_err refuse_type(const dt_spec *root, const char *types)
-{
-    const char *type = json_string_value(json_object_get(root->value, "model_type"));
-    const dt_family *text = dt_family_find_type(json_object_get(root->value, "text_config"));
-    for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i), *inner = text ? text : f;
-        DT_CHECK(!f->name.multimodal || strcmp(type, f->name.multimodal) != 0, root->err,
-                 "%s: model_type: %s is not supported, because dtrain has neither its image tower nor its projector; "
-                 "save its language model alone (%s, model_type %s)",
-                 root->file, type, inner->name.architecture, inner->name.model_type);
-    }
-    return dt_spec_bad(root, "model_type", types);
-}
-
 static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
 {
     const dt_family *f = dt_family_find_type(root->value);
-    if (!f) return refuse_type(root, types);
+    if (!f) return dt_spec_bad(root, "model_type", types);
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
                             .embedding_multiplier = 1,
@@ -227,6 +219,7 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     bool tied = false;
     char types[128];
     list_families(true, NULL, types, sizeof types);
+    DT_TRY(refuse_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     DT_TRY(read_language_model(&text, types, mc));
     if (!mc->family->in_llava) return dt_spec_bad(&text, "model_type", types);
@@ -235,29 +228,44 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_vision(root, mc);
 }
 
-/* The family whose text model is read out of this multimodal model; NULL: none. */
-static const dt_family *find_within(const json_t *root)
+/* Is it a family of the text model of this multimodal model? */
+static bool is_within(const dt_family *f, const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i);
-        if (f->within && strcmp(type, f->name.multimodal) == 0) return f;
-    }
-    return NULL;
+    return f && type && f->name.multimodal && strcmp(type, f->name.multimodal) == 0;
+}
+
+/* The family whose text model is read out of this multimodal model: that of text_config, or the first. NULL: none. */
+static const dt_family *find_within(const json_t *root)
+{
+    const dt_family *f = dt_family_find_type(json_object_get(root, "text_config"));
+    for (int i = 0; !is_within(f, root) && (i == 0 || f); i++) f = dt_family_at(i);
+    return f;
+}
+
+bool dt_model_ties_outside(const json_t *config)
+{
+    const json_t *ties = json_object_get(config, "tie_word_embeddings");
+    const dt_family *f = find_within(config);
+    return json_is_boolean(ties) ? json_is_true(ties) : f && f->multimodal_tied;
 }
 
 /* *own: out, the text model's configuration, as its own config.json has it. Published files have some keys outside of
  * text_config, too. */
 static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
 {
-    static const char *const SHARED[] = {"tie_word_embeddings", "dtype", "torch_dtype"};
+    static const char *const SHARED[] = {"dtype", "torch_dtype"};
     dt_spec text;
+    DT_TRY(refuse_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
+    if (dt_spec_has(&text, "model_type") && f != dt_family_find_type(text.value))
+        return dt_spec_bad(&text, "model_type", f->name.model_type);
     *own = json_copy((json_t *)text.value);
     DT_CHECK(*own, DT_ERR_MEMORY, "%s: out of memory for text_config", root->file);
     for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++)
         if (json_object_get(root->value, SHARED[i]))
             json_object_set(*own, SHARED[i], json_object_get(root->value, SHARED[i]));
+    if (dt_model_ties_outside(root->value)) json_object_set_new(*own, "tie_word_embeddings", json_true());
     json_object_set_new(*own, "model_type", json_string(f->name.model_type));
     json_object_set_new(*own, "architectures", json_pack("[s]", f->name.architecture));
     return DT_OK;

@@ -115,9 +115,9 @@ enum { MAX_FAMILY_KEYS = 16 };
 struct dt_family {
     struct {
         const char *model_type, *architecture, *classifier;
-        const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
+        const char *multimodal; /* model_type of models that also have an image tower; their text model is read */
     } name;                     /* in config.json */
-    bool within;                /* the text model is read out of multimodal models: their text_config */
+    bool multimodal_tied;       /* such a model's own tie_word_embeddings is true by default */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {

@@ -78,7 +78,6 @@ static const struct module BLOCK[MAX_MODULES] = {
 
 const dt_family dt_family_qwen3_5_text = {
     .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
-    .within = true,
     .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
     .keys = {ROTARY_KEYS,
              {"attention_bias", NULL},
