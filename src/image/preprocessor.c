@@ -14,6 +14,7 @@ static const struct kind {
     int shortest_edge, side;
     bool crop, pads; /* do_pad pads to a square in this kind */
     bool squares;    /* use_square_size is read */
+    bool native;     /* images keep their size, rounded to whole cells */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -26,6 +27,7 @@ static const struct kind {
     }
     {"CLIP", .shortest_edge = 224, .crop = true, .squares = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Siglip", .side = 224, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
+    {"Qwen2VL", .native = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
 };
 

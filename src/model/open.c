@@ -347,6 +347,13 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
                          .nbytes = nbytes};
 }
 
+/* The longest side of an image, in the positions of this model. */
+static int64_t longest_side(const dt_model *m)
+{
+    if (m->mc->rope_axes == 0) return 0;
+    return m->opt.max_images * (m->opt.tower ? m->opt.tower->n_side : 1);
+}
+
 /* Staging buffers on host and device: the largest batch's tokens, rows and results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
@@ -371,6 +378,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
     m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
+    m->dynamic.axis = dt_take(host, longest_side(m), m->mc->head_dim, sizeof(float));
     m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
@@ -404,6 +412,11 @@ static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
     k->zero = k->class_at ? k->class_at + N : NULL;
     k->in_order = k->class_at ? k->zero + N : NULL;
     k->pixels = dt_take_span(&arenas[STAGING], data, (size_t)N * k->image_nbytes);
+    const bool grids = k->config->grids;
+    struct grid_arrays none;
+    k->frames = dt_take(a, grids && k->config->n_frames > 1 ? T : 0, k->conv.n_in, m->elem);
+    k->arrays = dt_take_span(&arenas[STAGING], data, grids ? dt_grids_place_arrays(m, NULL, N, &none) : 0);
+    k->tap_end = dt_take(&arenas[STAGING], grids ? m->V + 1 : 0, 1, sizeof(int32_t));
 }
 
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])

@@ -8,7 +8,13 @@
 
 struct dt_model_config;
 
-/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). */
+/** Names of tensors: the beginning of dtrain's name, and of that in exported files. */
+typedef struct dt_tower_name {
+    const char *here, *there;
+} dt_tower_name;
+
+/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). A tower of LLaVA is used
+ *  with any of its language models. Another one has its own (`text`), and its images are grids of cells. */
 typedef struct dt_tower {
     const char *name, *model_type; /* model_type in config.json, of a whole model and of a tower: "clip_vision_model" */
     const struct dt_family *family;
@@ -20,6 +26,13 @@ typedef struct dt_tower {
     bool crops;     /* its image processor crops */
     bool class_row; /* a class token precedes the patches */
     bool pools;     /* its files have a pooling head, which is not read, and its features may have a norm */
+    /* of a model with its own language model; text NULL: LLaVA's */
+    const struct dt_family *text;
+    const char *architecture;
+    const dt_tower_name *names;       /* up to {NULL} */
+    int64_t window_size, sections[3]; /* values of missing keys: window_size in pixels, 0: none; mrope_section */
+    bool interleaved;                 /* mrope_interleaved */
+    bool interpolates;                /* has a square table of positions, which is interpolated */
 } dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */
@@ -31,7 +44,7 @@ typedef enum dt_projector_type {
     DT_PROJECTOR_PIXEL_SHUFFLE, /* concatenates f x f patches, then one layer without bias: nanoVLM */
     DT_N_PROJECTORS
 } dt_projector_type;
-enum { DT_MAX_PROJECTOR_LAYERS = 3 };
+enum { DT_MAX_PROJECTOR_LAYERS = 3, DT_MAX_DEEPSTACK = 8 };
 
 /** Sizes of a projector. */
 typedef struct dt_projector_config {
@@ -40,15 +53,27 @@ typedef struct dt_projector_config {
     int64_t n_in, hidden_size, n_out;
     int64_t shuffle; /* f; 1: no shuffle */
     bool bias, norm;
-    int act; /* dt_activation */
+    bool pre_norm; /* LayerNorm of its input */
+    int act;       /* dt_activation */
     double dropout;
 } dt_projector_config;
 
-/** A validated llava config.json with its defaults, and preprocessor_config.json. */
+/** A validated config.json of a vision-language model with its defaults, and preprocessor_config.json.
+ *
+ *  The images of a tower of LLaVA have one size. Otherwise an image is a grid of square cells of one size, and what is
+ *  said of an image here holds for a cell: image_size is its side. Only positions and attention depend on the grid. */
 typedef struct dt_vision_config {
     const dt_tower *tower;
     struct dt_model_config *blocks; /* the tower as a model; its vocabulary is the positions of an image */
+    bool grids;                     /* images are grids of cells */
     int64_t image_size, patch_size;
+    int64_t n_frames;   /* an image is repeated so many times as the input of the patch embedding */
+    int64_t window;     /* cells along a side of an attention window, in blocks that are `windowed`; 0: none */
+    int64_t table_side; /* of the square table of positions, which is interpolated; 0: not interpolated */
+    /* Blocks whose outputs have projectors of their own. Rows of the k-th are added to the placeholders after block k
+     * of the language model */
+    int64_t deepstack[DT_MAX_DEEPSTACK];
+    int n_deepstack;
     int64_t n_side;      /* patches along a side */
     int64_t n_rows;      /* the tower's rows per image: CLIP's class token, then patches */
     int64_t n_blocks;    /* of the tower */
@@ -61,7 +86,7 @@ typedef struct dt_vision_config {
     /* preprocessing of images, without json; out_width 0: unknown, with the published values of its kind */
     dt_preprocessor preprocessor;
     float scale[3], shift[3]; /* the tower's input: byte * scale + shift, for red, green and blue */
-    dt_projector_config projector;
+    dt_projector_config projector, deep_projector; /* deep_projector: each of deepstack */
 } dt_vision_config;
 
 /** Bytes of an image's features: [n_features, projector.n_in], row-major, of the activations' type. */
@@ -75,8 +100,12 @@ static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_toke
 
 /** Kind number i; NULL after the last. Files without a model_type have the first kind. */
 const dt_tower *dt_tower_at(int i);
-/** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower. NULL: none. */
+/** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower, among those of LLaVA.
+ *  NULL: none. */
 const dt_tower *dt_tower_find(const char *model_type);
+/** Find the kind with this model_type of the whole model (may be NULL), which has its own language model. NULL:
+ *  none. */
+const dt_tower *dt_tower_of_model(const char *model_type);
 /** "mlp2x_gelu", ... */
 const char *dt_projector_name(dt_projector_type projector);
 

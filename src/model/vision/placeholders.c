@@ -18,8 +18,9 @@ int32_t dt_placeholders_first(const dt_model *m, int64_t row)
     return m->host.shown_order[row > 0 ? m->vision->placeholders.row_end[row - 1] : 0];
 }
 
-static bool is_placeholder(const struct vision *v, const dt_batch *b, int32_t s, int32_t t)
+bool dt_placeholders_is(const dt_model *m, const dt_batch *b, int32_t s, int32_t t)
 {
+    const struct vision *v = m->vision;
     const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
     return b->token[t] == v->config->image_token && b->pos[t] < end;
 }
@@ -42,7 +43,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     const int64_t per_image = v->config->n_tokens, row = images ? images->first[s] * per_image : 0;
     const int32_t n_images = images ? images->count[s] : 0;
     int32_t n = 0;
-    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += dt_placeholders_is(m, b, s, t);
     DT_CHECK(n == n_images * per_image, DT_ERR_DATA,
              "a sequence has %" PRId32 " placeholder%s (token %" PRId32 ") for %" PRId32 " image%s: expected %" PRId64
              " for each image",
@@ -55,7 +56,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     add_run(p, p->n, row, n);
     n = 0;
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
-        if (!is_placeholder(v, b, s, t)) continue;
+        if (!dt_placeholders_is(m, b, s, t)) continue;
         m->host.shown_at[p->n++] = t;
         m->host.shown[t] = (int32_t)row + n++;
     }
@@ -93,6 +94,29 @@ dt_err dt_placeholders_scatter(const dt_model *m, void *x)
                                     m->device.shown_at + k->first, x, k->n, m->C, m->opt.dtype, m->stream));
     }
     return DT_OK;
+}
+
+dt_err dt_placeholders_add(const dt_model *m, const struct projector *j, void *x)
+{
+    const struct placeholders *p = &m->vision->placeholders;
+    void *rows = m->vision->shown;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct run *k = &p->run[i];
+        const int32_t *at = m->device.shown_at + k->first;
+        DT_TRY(m->ops->gather_rows(m->dev, x, at, rows, k->n, m->C, m->opt.dtype, m->stream));
+        DT_TRY(m->ops->add(m->dev, rows, dt_at(j->out, k->row * m->C, m->elem), rows, m->opt.dtype, k->n * m->C,
+                           m->stream));
+        DT_TRY(m->ops->scatter_rows(m->dev, rows, at, x, k->n, m->C, m->opt.dtype, m->stream));
+    }
+    return DT_OK;
+}
+
+dt_err dt_placeholders_collect(const dt_model *m, const struct projector *j)
+{
+    const struct vision *v = m->vision;
+    DT_TRY(m->ops->zero(m->dev, j->dout, (size_t)(n_shown(v) * m->C) * m->elem, m->stream));
+    return m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, j->dout,
+                                      v->placeholders.n, m->C, m->opt.dtype, m->opt.dtype, m->stream);
 }
 
 dt_err dt_placeholders_gather(const dt_model *m)
