@@ -6,6 +6,7 @@ static size_t lay_out(void *self, int32_t max_seq, void *block)
     dt_batch_images *i = self;
     size_t used = 0;
     i->pixels = dt_carve(block, &used, i->max, i->image_nbytes);
+    i->grid = dt_carve(block, &used, i->max, sizeof *i->grid);
     i->first = dt_carve(block, &used, max_seq, sizeof *i->first);
     i->count = dt_carve(block, &used, max_seq, sizeof *i->count);
     return used;

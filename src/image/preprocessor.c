@@ -14,6 +14,8 @@ static const struct kind {
     int shortest_edge, side;
     bool crop, pads; /* do_pad pads to a square in this kind */
     bool squares;    /* use_square_size is read */
+    bool bilinear;   /* default of resample, else bicubic */
+    bool native;     /* images keep their size, rounded to whole cells */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -26,6 +28,8 @@ static const struct kind {
     }
     {"CLIP", .shortest_edge = 224, .crop = true, .squares = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Siglip", .side = 224, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
+    {"Qwen2VL", .native = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+    {"Gemma3", .side = 224, .bilinear = true, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
     {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
 };
 
@@ -167,7 +171,7 @@ static dt_err read_colour(const dt_spec *s, const char *key, double lo, double h
 static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
 {
     bool resize = true, crop = kind->crop;
-    int64_t resample = DT_BICUBIC;
+    int64_t resample = kind->bilinear ? DT_BILINEAR : DT_BICUBIC;
     DT_TRY(read_step(s, "do_resize", &resize));
     DT_TRY(read_step(s, "do_center_crop", &crop));
     DT_TRY(read_step(s, "do_pad", &p->pad));

@@ -39,6 +39,7 @@ typedef struct dt_layer {
     bool unrotated; /* queries and keys have no positions */
     bool sparse;    /* the MLP is a mixture of experts */
     bool linear;    /* linear attention: the gated delta rule */
+    bool windowed;  /* attention within windows of an image (vision.h) */
 } dt_layer;
 
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */
@@ -78,8 +79,13 @@ typedef struct dt_model_config {
     int64_t rope_original_max_position;
     double *rope_short, *rope_long; /* [rotary dimension / 2] divisors of frequencies (longrope) */
     double partial_rotary_factor;   /* heads rotate this part of their elements */
-    bool rope_neighbours;           /* pairs are neighbours, else (i, i + half) */
-    double q_scaling_beta;          /* queries grow with the position: algorithms.md 8.1; 0: not */
+    /* Positions of images have several axes: of a tower row and column (2), of a language model time, row and column
+     * (3). Each rotated pair belongs to one axis; 0: one position. mrope_section: pairs of each axis */
+    int rope_axes;
+    int64_t mrope_section[3];
+    bool mrope_interleaved; /* axes alternate from pair to pair */
+    bool rope_neighbours;   /* pairs are neighbours, else (i, i + half) */
+    double q_scaling_beta;  /* queries grow with the position: algorithms.md 8.1; 0: not */
     double attn_pdrop, embd_pdrop, resid_pdrop;
     int32_t bos_token_id; /* -1: none */
     int32_t pad_token_id; /* its embedding gets no gradient from lookups, as in transformers; -1: none */
@@ -124,6 +130,8 @@ void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
  *  DT_OWN_LLAVA, so that AutoModel refuses it. */
 #define DT_OWN_LLAVA "dtrain_llava"
 bool dt_model_is_llava(const json_t *config);
+/** Is it the config.json of a vision-language model of any kind? */
+bool dt_model_has_vision(const json_t *config);
 
 /** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
  *  The head is tied if this value or that in text_config is true. */
@@ -176,6 +184,8 @@ int64_t dt_model_layer_of(const dt_model_config *mc, const char *name);
 /** Index of the unit whose table the vocabulary's head also uses: the embedding of a tied model; -1: none. */
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 
+/** The axis that rotated pair i belongs to (rope_axes). */
+int dt_model_rope_axis(const dt_model_config *mc, int64_t i);
 /** Rows of a rotary table for dt_heads.cos_sin (cos, then sin; algorithms.md 8.5), computed in double: positions first
  *  .. first+n-1 of a sequence of `length` tokens. Only the rules dynamic and longrope depend on the length. of_q: for
  *  dt_heads.q_cos_sin. cos_sin: out [n, dt_model_rotary_dim], host. */

@@ -188,16 +188,15 @@ static void drop_layers(dt_model_config *mc)
     mc->layers = NULL;
 }
 
-static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
+static dt_err read_family(const dt_spec *root, const dt_family *f, dt_model_config *mc)
 {
-    const dt_family *f = dt_family_find_type(root->value);
-    if (!f) return dt_spec_bad(root, "model_type", types);
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
                             .embedding_multiplier = 1,
                             .residual_multiplier = 1,
                             .logits_scaling = 1,
                             .norm_eps = f->missing.norm_eps,
+                            .rope_axes = f->rope_axes,
                             .bos_token_id = f->missing.bos,
                             .n_eos = f->missing.eos >= 0};
     mc->eos_token_id[0] = f->missing.eos;
@@ -210,6 +209,12 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     DT_TRY(f->read(root, mc));
     drop_layers(mc);
     return check_total(root, mc);
+}
+
+static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
+{
+    const dt_family *f = dt_family_find_type(root->value);
+    return f ? read_family(root, f, mc) : dt_spec_bad(root, "model_type", types);
 }
 
 /* tie_word_embeddings may be set in either object, as in transformers. */
@@ -282,11 +287,33 @@ static dt_err read_within(const dt_spec *root, const dt_family *f, const char *t
     return err;
 }
 
+/* A model whose tower and language model belong together. The language model is in text_config, in old files in the
+ * object itself. */
+static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
+{
+    dt_spec text;
+    bool tied = false;
+    DT_TRY(refuse_quantised(root));
+    if (!dt_spec_get(root, "text_config", &text)) text = *root;
+    DT_TRY(read_family(&text, tower->text, mc));
+    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
+    mc->tie_word_embeddings |= dt_model_ties_outside(root->value);
+    if (mc->rope_axes > 0) DT_TRY(dt_model_read_axes(&text, tower, mc));
+    return dt_model_read_joined_vision(root, tower, mc);
+}
+
 bool dt_model_is_llava(const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
     return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
 }
+
+static const dt_tower *joined_tower(const json_t *config)
+{
+    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
+}
+
+bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
 
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
 {
@@ -298,8 +325,10 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
     }
     char types[512];
     list_families(false, "llava", types, sizeof types);
-    const dt_family *within = find_within(root->value);
+    const dt_tower *tower = joined_tower(root->value);
+    const dt_family *within = tower ? NULL : find_within(root->value);
     const dt_err err = within                           ? read_within(root, within, types, mc)
+                       : tower                          ? read_joined(root, tower, mc)
                        : dt_model_is_llava(root->value) ? read_llava(root, mc)
                                                         : read_language_model(root, types, mc);
     if (err == DT_OK && !within) mc->json = json_dumps(root->value, JSON_INDENT(2));

@@ -131,6 +131,7 @@ struct dt_family {
         int64_t original_max_position_embeddings;
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
+    int rope_axes;                           /* of positions of images (dt_model_config); 0: none */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */
     dt_err (*read)(const dt_spec *root, dt_model_config *mc);
@@ -175,6 +176,7 @@ struct builder {
     bool tower;         /* a vision tower, not a language model */
     dt_layer layer;     /* of a block */
     int64_t patch_size; /* of a tower */
+    int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };
 /** Append the tensors of a layer's modules. units.c */
 dt_err dt_units_build(const struct builder *b, const struct module *of);
