@@ -70,9 +70,18 @@ static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map
     return take(job, head, embed, &map->head);
 }
 
+/* Is the model's own tower read, and not only its text model? */
+static bool has_tower(const dt_stored_slot *slots, int n_slots)
+{
+    bool has = false;
+    for (int i = 0; i < n_slots; i++) has = has || dt_stored_section_of(slots[i].tensor->name) == DT_STORED_TOWER;
+    return has;
+}
+
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
     if (job->of_tower) return dt_stored_is_outside_tower(name);
+    if (has_tower(slots, n_slots) && strstr(name, "visual.")) return false;
     return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }
