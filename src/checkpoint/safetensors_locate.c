@@ -80,6 +80,7 @@ static bool is_not_text(const locate_job *job, const char *name)
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
     if (job->of_tower) return dt_stored_is_outside_tower(name);
+    if (!job->text && strstr(name, "visual.")) return false;
     return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) || is_not_text(job, name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }

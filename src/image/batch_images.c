@@ -38,7 +38,9 @@ dt_batch_images *dt_images_of(const dt_batch *b)
 int32_t dt_n_images_of(const dt_batch *b)
 {
     const dt_batch_images *i = dt_images_of(b);
-    return i ? i->n : 0;
+    int32_t n = 0;
+    for (int32_t k = 0; i && k < i->n; k++) n += i->grid[k] > 0;
+    return n > 0 || !i ? n : i->n;
 }
 
 void dt_images_clear(dt_batch *b)

@@ -184,7 +184,7 @@ static dt_err parse(int argc, char **argv, options *c)
                                 .prefer = "better",
                                 .truncate = "auto",
                                 .append_eos = true,
-                                .images = {.token = "<image>", .token_id = -1},
+                                .images = {.token = "<image>", .token_id = -1, .around = {-1, -1}},
                                 .rec = {.recipe = "sft", .seed = 42}};
     DT_TRY(tool_parse(rows, c, argc, argv));
     if (c->help || c->version) return DT_OK;
@@ -208,6 +208,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
+        memcpy(o->around, mc.vision->around, sizeof o->around);
     }
     dt_model_config_free(&mc);
     return DT_OK;
@@ -238,7 +239,7 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     if (access(path, F_OK) == 0) err = dt_read_file(path, 1 << 24, &text, &n);
     if (err == DT_OK && text) err = dt_json_parse(&config, path, text, n, DT_JSON_LAST_KEY);
     if (err == DT_OK && config) {
-        if (json_object_get(config, "text_config") && dt_model_is_llava(config))
+        if (json_object_get(config, "vision_config") && dt_model_has_vision(config))
             err = ask_llava(path, text, o);
         else
             ask_tower(config, o);

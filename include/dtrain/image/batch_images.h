@@ -32,7 +32,7 @@ dt_err dt_batch_add_images(dt_batch *b, int32_t max, size_t image_nbytes, dt_led
 size_t dt_batch_images_nbytes(int32_t max, size_t image_nbytes, int32_t max_seq);
 /** The images of a batch, maybe 0 of them; NULL: it has no space for images, or they are absent. */
 dt_batch_images *dt_images_of(const dt_batch *b);
-/** Their number. */
+/** Their number; of grids, not that of the cells. */
 int32_t dt_n_images_of(const dt_batch *b);
 /** Remove them. */
 void dt_images_clear(dt_batch *b);

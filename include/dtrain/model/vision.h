@@ -87,6 +87,7 @@ typedef struct dt_vision_config {
     int64_t n_tokens;    /* placeholders per image: n_features, or 1 for their mean */
     int32_t image_token; /* the placeholder's id */
     bool both_ways;      /* consecutive placeholders attend to each other in the language model */
+    int32_t around[2];   /* of grids: tokens before and after an image's placeholders; else -1 */
     /* preprocessing of images, without json; out_width 0: unknown, with the published values of its kind */
     dt_preprocessor preprocessor;
     float scale[3], shift[3]; /* the tower's input: byte * scale + shift, for red, green and blue */
@@ -116,6 +117,8 @@ const dt_tower *dt_tower_find(const char *model_type);
 /** Find the kind with this model_type of the whole model (may be NULL), which has its own language model. NULL:
  *  none. */
 const dt_tower *dt_tower_of_model(const char *model_type);
+/** The name of a tensor in exported files. tower NULL, or of LLaVA: the same. */
+void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size);
 /** "mlp2x_gelu", ... */
 const char *dt_projector_name(dt_projector_type projector);
 

@@ -447,6 +447,20 @@ static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_confi
     return check_projector_total(root, &v->projector);
 }
 
+static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
+{
+    static const char *const KEYS[] = {"vision_start_token_id", "vision_end_token_id"};
+    int64_t ids[] = {151652, 151653};
+    for (int i = 0; i < 2; i++) {
+        DT_TRY(dt_spec_int(root, KEYS[i], 0, INT32_MAX, &ids[i]));
+        DT_CHECK(ids[i] < mc->vocab_size, root->err,
+                 "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64, root->file, KEYS[i],
+                 mc->vocab_size, ids[i]);
+        v->around[i] = (int32_t)ids[i];
+    }
+    return DT_OK;
+}
+
 static dt_err read_native(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
 {
     dt_vision_config *v = mc->vision;
@@ -463,6 +477,7 @@ static dt_err read_native(const dt_spec *root, const dt_tower *tower, dt_model_c
     DT_TRY(read_merger(&s, root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
     v->image_token = 151655;
+    DT_TRY(read_around(root, mc, v));
     return read_image_token(root, mc, &v->image_token);
 }
 
@@ -520,6 +535,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     dt_spec s;
     DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
     DT_TRY(read_tower_type(&s, &v->tower));
+    v->around[0] = v->around[1] = -1;
     v->n_blocks = 12;
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, v->tower, v->blocks));

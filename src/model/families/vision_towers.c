@@ -6,6 +6,7 @@
  * Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows; Qwen3-VL LayerNorm, a plain MLP and a table of positions
  * that is interpolated. */
 #include "llama.h"
+#include <stdio.h>
 #include <string.h>
 
 #define POSITIONS                                                                                                      \
@@ -157,6 +158,17 @@ const dt_tower *dt_tower_find(const char *model_type)
             (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0))
             return &TOWERS[i];
     return NULL;
+}
+
+void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size)
+{
+    for (const dt_tower_name *k = tower ? tower->names : NULL; k && k->here; k++) {
+        const size_t n = strlen(k->here);
+        if (strncmp(name, k->here, n) != 0) continue;
+        snprintf(out, size, "%s%s", k->there, name + n);
+        return;
+    }
+    snprintf(out, size, "%s", name);
 }
 
 const dt_tower *dt_tower_of_model(const char *model_type)

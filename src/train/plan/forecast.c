@@ -4,6 +4,7 @@
  * Two steps are run, and only the second is counted, because ZeRO records the order of the units in the first. */
 #include "forecast.h"
 #include "dtrain/step/step.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,10 +165,13 @@ static dt_err put_images(stand_in *s, int64_t seq_len)
     DT_TRY(dt_batch_add_images(b, most, dt_task_image_nbytes(&s->run->task), &s->ledger));
     dt_batch_images *images = dt_images_of(b);
     for (int32_t q = 0; q < b->n_seq; q++) {
-        const int32_t n = (int32_t)dt_min_i64(most - images->n, seq_len / v->n_tokens);
+        int32_t n = (int32_t)dt_min_i64(most - images->n, seq_len / v->n_tokens);
+        const int32_t rows = (int32_t)sqrt((double)n), at = images->n;
+        if (v->grids && n > 0) n = rows * (n / rows); /* one image, almost a square */
         for (int64_t t = q * seq_len; t < q * seq_len + n * v->n_tokens; t++)
             b->token[t] = v->image_token, b->target[t] = -1, b->weight[t] = 0;
         dt_images_append(images, q, n);
+        if (v->grids && n > 0) images->grid[at] = dt_grid_code(rows, n / rows);
     }
     return DT_OK;
 }
