@@ -20,6 +20,16 @@ PROMPTS = [("see <image> what is it?", ["rgb.jpg"]), ("<image>a", ["depth8_type2
 HF, FILES = "tests/data/vision/hf", "tests/data/image/files"
 
 
+def encode(tokenizer, text, model):
+    """The ids of a prompt, as the model's processor makes them."""
+    if model.config.model_type == "gemma3":
+        processor = transformers.Gemma3Processor(transformers.Gemma3ImageProcessorPil(), tokenizer, image_seq_length=model.config.mm_tokens_per_image)
+        text = text.replace("<image>", processor.full_image_sequence)
+    else:
+        text = text.replace("<image>", "<image>" * placeholders(model.config))
+    return tokenizer(text, add_special_tokens=True, return_tensors="pt").input_ids
+
+
 def placeholders(config):
     side = config.vision_config.image_size // config.vision_config.patch_size
     return side**2
@@ -27,12 +37,14 @@ def placeholders(config):
 
 def make(name, text, files):
     path = os.path.join(HF, name)
-    model = transformers.LlavaForConditionalGeneration.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    model = transformers.AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(path)
     processor = transformers.AutoImageProcessor.from_pretrained(path, use_fast=False)
-    ids = tokenizer(text.replace("<image>", "<image>" * placeholders(model.config)), add_special_tokens=True, return_tensors="pt").input_ids
+    ids = encode(tokenizer, text, model)
     images = [load_image(os.path.join(FILES, f)) for f in files]
     more = dict(pixel_values=processor(images=images, return_tensors="pt").pixel_values) if images else {}
+    if model.config.model_type == "gemma3":
+        more["token_type_ids"] = (ids == model.config.image_token_id).long()
     how = dict(more, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True, pad_token_id=59)
     with torch.no_grad():
         greedy = model.generate(ids, **how)
@@ -50,7 +62,7 @@ def make(name, text, files):
 
 def main():
     with open(sys.argv[1], "w") as f:
-        for name in ("clip_llama", "siglip_qwen2"):
+        for name in ("clip_llama", "siglip_qwen2", "gemma3"):
             for text, files in PROMPTS:
                 f.write(json.dumps(make(name, text, files)) + "\n")
 

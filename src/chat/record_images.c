@@ -108,6 +108,25 @@ const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_tex
     return out->text;
 }
 
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text)
+{
+    const int32_t ids[] = {around[0], token, around[1]};
+    const char *names[3];
+    char *by = NULL;
+    *text = NULL;
+    for (int i = 0; i < 3; i++) {
+        names[i] = dt_tokenizer_token(t, ids[i]);
+        DT_CHECK(names[i] && *names[i], DT_ERR_DATA, "the tokenizer lacks token %" PRId32 ", which images need",
+                 ids[i]);
+    }
+    const bool made = asprintf(&by, "\n\n%s%s%s\n\n", names[0], names[1], names[2]) >= 0;
+    dt_err err = made ? dt_encoder_replace(e, names[0], by) : DT_ERR_MEMORY;
+    if (err == DT_OK) *text = strdup(names[0]);
+    if (made) free(by);
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for the name of an image");
+    return DT_OK;
+}
+
 char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes)
 {
     const size_t n_alias = strlen(alias), n_text = strlen(image_text);

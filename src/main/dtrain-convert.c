@@ -272,7 +272,8 @@ static dt_err choose_template(app *a)
     if (!a->tokenizer)
         return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
     const dt_vision_config *v = a->frozen.mc.vision;
-    const dt_err err = dt_chat_jinja_for(name, a->tokenizer, v ? v->image_token : -1, &a->chat_template, &a->jinja);
+    const dt_err err =
+        dt_chat_jinja_for(name, a->tokenizer, v ? dt_vision_text_token(v) : -1, &a->chat_template, &a->jinja);
     if (err == DT_OK || asked) return err;
     if (a->kind == KIND_HF && a->comm.rank == 0)
         DT_WARN("chat_template.jinja is not written for the template %.200s: %s", name, dt_error_message());

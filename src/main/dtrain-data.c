@@ -209,6 +209,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
         memcpy(o->around, mc.vision->around, sizeof o->around);
+        o->wrapped = mc.vision->wrapped;
     }
     dt_model_config_free(&mc);
     return DT_OK;

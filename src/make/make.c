@@ -28,7 +28,7 @@ typedef struct make {
     dt_recipe recipe;
     dt_rec rec;
     dt_image_form images;
-    char *image_text; /* of grids; NULL: the options' token */
+    char *image_text; /* of grids, or wrapped; NULL: the options' token */
     dt_preprocessor preprocessor;
     dt_reader reader;
     const char **inputs; /* [n_inputs] all files that are read, and must not be overwritten */
@@ -358,13 +358,33 @@ static dt_err name_image(make *k)
     return DT_OK;
 }
 
+/* Open an encoder for texts in which images are wrapped. *e: out, also after an error. */
+static dt_err open_wrapping(make *k, dt_encoder **e)
+{
+    const dt_image_options *o = &k->opt->images;
+    DT_TRY(dt_encoder_open(e, k->tokenizer));
+    if (!o->preprocessor || !o->wrapped) return DT_OK;
+    free(k->image_text);
+    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, o->around, o->token_id, &k->image_text),
+                           "%s: ", k->opt->tokenizer);
+}
+
+static dt_err wrap_images(make *k)
+{
+    dt_encoder *e = NULL;
+    const dt_err err = open_wrapping(k, &e);
+    dt_encoder_close(e);
+    k->images.token = k->opt->images.token_id;
+    return err;
+}
+
 static dt_err open_images(make *k)
 {
     const dt_image_options *o = &k->opt->images;
     dt_preprocessor *p = &k->preprocessor;
     if (!o->preprocessor) return DT_OK;
     DT_TRY(dt_preprocessor_read(o->preprocessor, p));
-    DT_CHECK(p->cell || o->around[0] < 0, DT_ERR_DATA,
+    DT_CHECK(p->cell || o->around[0] < 0 || o->wrapped, DT_ERR_DATA,
              "%s: expected a Qwen2VLImageProcessor, because images of the model are grids of cells", o->preprocessor);
     DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
              "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,
@@ -374,7 +394,7 @@ static dt_err open_images(make *k)
              p->out_width, o->size);
     k->images =
         (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .grids = p->cell > 0, .preprocessor = p->json};
-    DT_TRY(p->cell ? name_image(k) : find_placeholder(k, &k->images.token));
+    DT_TRY(p->cell ? name_image(k) : o->wrapped ? wrap_images(k) : find_placeholder(k, &k->images.token));
     DT_CHECK(o->token_id < 0 || o->token_id == k->images.token, DT_ERR_DATA,
              "%s: \"%s\" has the id %" PRId32 " in this tokenizer, but the model's config.json says %" PRId32,
              k->opt->tokenizer, o->token, k->images.token, o->token_id);
@@ -414,7 +434,8 @@ static dt_err open_all(make *k)
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
     DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
-    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(open_wrapping(k, &k->workers[i].encoder));
+    if (k->image_text) k->recipe.rules.image_text = k->image_text;
     return DT_OK;
 }
 

@@ -130,6 +130,9 @@ static char *placeholder(const char *tokenizer, int32_t id)
 /* LlavaProcessor subtracts one token if the strategy drops the first row. */
 static json_t *make_processor(const dt_export_options *opt, const dt_vision_config *v)
 {
+    if (v->wrapped)
+        return json_pack("{s:s, s:I}", "processor_class", "Gemma3Processor", "image_seq_length",
+                         (json_int_t)v->n_tokens);
     char *token = placeholder(opt->tokenizer, v->image_token);
     json_t *root =
         json_pack("{s:s, s:s, s:i, s:I, s:s}", "processor_class", "LlavaProcessor", "image_token",

@@ -24,7 +24,8 @@ static const struct model_key {
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
     {"feature_norm", "vision_feature_norm"},    {"image_tokens", "image_tokens"},
 };
-enum { LLAVA_IMAGE_TOKEN = 32000, JOINED_IMAGE_TOKEN = 151655 }; /* defaults of config.json */
+/* defaults of config.json */
+enum { LLAVA_IMAGE_TOKEN = 32000, GRIDS_IMAGE_TOKEN = 151655, AVERAGES_IMAGE_TOKEN = 262144 };
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
 /* class_row: a class row precedes the patches. */
@@ -347,7 +348,8 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
     if (!has) has = json_object_get(root, "image_token_id");
     if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
     DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
-    const json_int_t usual = dt_model_is_llava(root) ? LLAVA_IMAGE_TOKEN : JOINED_IMAGE_TOKEN;
+    const dt_tower *joined = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
+    const json_int_t usual = !joined ? LLAVA_IMAGE_TOKEN : joined->averages ? AVERAGES_IMAGE_TOKEN : GRIDS_IMAGE_TOKEN;
     return (has ? json_integer_value(has) : usual) == id ? DT_OK : differs(cfg, p, "image_token", has);
 }
 

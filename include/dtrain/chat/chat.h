@@ -66,6 +66,11 @@ const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_tex
 dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, const int32_t *n_cells, int n_images, dt_ids *ids,
                               uint8_t **mask, size_t first);
 
+/** Make an encoder replace the token around[0], which templates and messages have for an image, by the text of an image
+ *  with one placeholder: two line ends, around[0], token, around[1], two line ends (Gemma 3). text: out, of around[0],
+ *  malloc'ed; NULL on error. DT_ERR_DATA: the tokenizer lacks one of them. DT_ERR_MEMORY. */
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text);
+
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /** Roles of messages. */

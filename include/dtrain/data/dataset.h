@@ -317,7 +317,8 @@ typedef struct dt_image_options {
     /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
-    int32_t around[2]; /* with cells: ids of the tokens before and after an image's placeholders; -1: none */
+    int32_t around[2]; /* with cells or wrapped: ids of the tokens before and after an image's placeholders; -1: none */
+    bool wrapped;      /* as in dt_vision_config */
 } dt_image_options;
 
 /** Options of dt_make_datasets. */

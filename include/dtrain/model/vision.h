@@ -87,7 +87,8 @@ typedef struct dt_vision_config {
     int64_t n_tokens;    /* placeholders per image: n_features, or 1 for their mean */
     int32_t image_token; /* the placeholder's id */
     bool both_ways;      /* consecutive placeholders attend to each other in the language model */
-    int32_t around[2];   /* of grids: tokens before and after an image's placeholders; else -1 */
+    int32_t around[2];   /* tokens before and after an image's placeholders, of grids or if it is wrapped; else -1 */
+    bool wrapped;        /* texts have the token around[0] for an image, which is replaced (dt_vision_wrap) */
     /* preprocessing of images, without json; out_width 0: unknown, with the published values of its kind */
     dt_preprocessor preprocessor;
     float scale[3], shift[3]; /* the tower's input: byte * scale + shift, for red, green and blue */
@@ -104,6 +105,12 @@ static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtyp
 static inline int64_t dt_projector_square(const dt_projector_config *p)
 {
     return p->average > 1 ? p->average : p->shuffle;
+}
+
+/** The token that stands for an image in texts. */
+static inline int32_t dt_vision_text_token(const dt_vision_config *v)
+{
+    return v->wrapped ? v->around[0] : v->image_token;
 }
 
 /** Does an image have one placeholder, for the mean of the projector's rows? */

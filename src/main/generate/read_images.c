@@ -81,6 +81,13 @@ dt_err generate_describe_images(app *a)
     if (!a->tok) return DT_OK;
     size_t n;
     const int32_t whole[3] = {v->around[0], v->image_token, v->around[1]};
+    if (v->wrapped) {
+        a->reader.image_alias = "<image>";
+        DT_TRY(dt_wrap_images(a->encoder, a->tok, v->around, v->image_token, &a->image_text));
+        a->reader.image_text = a->image_text;
+        warn_of_raw_prompt(a);
+        return DT_OK;
+    }
     a->reader.image_text = a->image_text =
         v->grids ? dt_decode(a->tok, whole, 3, false, &n) : dt_decode(a->tok, &v->image_token, 1, false, &n);
     if (v->grids) a->reader.image_alias = "<image>", a->reader.n_cells = count_cells, a->reader.ctx = a;

@@ -449,12 +449,15 @@ static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_confi
 
 static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
-    static const char *const KEYS[] = {"vision_start_token_id", "vision_end_token_id"};
-    int64_t ids[] = {151652, 151653};
+    static const char *const GRIDS[] = {"vision_start_token_id", "vision_end_token_id"},
+                             *const WRAPPED[][2] = {{"boi_token_index", "eoi_token_index"},
+                                                    {"boi_token_id", "eoi_token_id"}};
+    int64_t ids[] = {v->wrapped ? 255999 : 151652, v->wrapped ? 256000 : 151653};
     for (int i = 0; i < 2; i++) {
-        DT_TRY(dt_spec_int(root, KEYS[i], 0, INT32_MAX, &ids[i]));
+        const char *key = v->wrapped ? WRAPPED[dt_spec_has(root, WRAPPED[1][i])][i] : GRIDS[i];
+        DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &ids[i]));
         DT_CHECK(ids[i] < mc->vocab_size, root->err,
-                 "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64, root->file, KEYS[i],
+                 "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64, root->file, key,
                  mc->vocab_size, ids[i]);
         v->around[i] = (int32_t)ids[i];
     }
@@ -503,7 +506,7 @@ static dt_err read_average(const dt_spec *root, dt_vision_config *v, int64_t n_o
                                          .pre_norm = true};
     v->n_features = v->n_tokens = n;
     v->n_used = v->n_blocks;
-    v->feature_norm = v->both_ways = true;
+    v->feature_norm = v->both_ways = v->wrapped = true;
     return check_projector_total(root, &v->projector);
 }
 
@@ -524,6 +527,7 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(read_average(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
     v->image_token = 262144;
+    DT_TRY(read_around(root, mc, v));
     return read_image_token(root, mc, &v->image_token);
 }
 
