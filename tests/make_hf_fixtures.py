@@ -16,6 +16,10 @@ import transformers
 from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
 
+# the experts of a layer as one tensor, as in the published files of Qwen3.5
+FUSED = dict(save_original_format=False)
+
+
 def strip(path):
     """Removes transformers' version fields, which change with its version and which no test reads."""
     with open(os.path.join(path, "config.json")) as f:
@@ -64,27 +68,30 @@ def write_expected(path, case, loss):
         f.write("\n")
 
 
-def inside(case, config_class, cls, **vision):
-    """The text model of a case inside of a model with a vision tower."""
+QWEN_TOWER = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20, patch_size=2, num_position_embeddings=4)
+# cases whose text model is also saved inside of a model with a vision tower: name, class, tower
+MULTIMODAL = {"qwen3_5": ("qwen3_5_vl", "Qwen3_5", QWEN_TOWER), "qwen3_5_moe": ("qwen3_5_moe_vl", "Qwen3_5Moe", QWEN_TOWER),
+              "ministral3": ("mistral3", "Mistral3", dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                                          num_attention_heads=2, head_dim=4, patch_size=2, image_size=8))}
+
+
+def save_multimodal(case, root):
+    """With the tensors of multi-token prediction, which transformers drops."""
+    name, cls, vision = MULTIMODAL[case]
     text = build(CASES[case], torch.float32)
-    config = config_class(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings, vision_config=vision)
-    model = cls(config)
+    tied = text.config.tie_word_embeddings
+    config = getattr(transformers, cls + "Config")(text_config=text.config.to_dict(), tie_word_embeddings=tied, vision_config=vision)
+    model = getattr(transformers, cls + "ForConditionalGeneration")(config)
     own = dict(text.named_parameters())
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            q = own.get(name.replace("model.language_model.", "model."))
-            p.copy_(weight(name, tuple(p.shape)) if q is None else q)
-    return model
-
-
-def save_multimodal(root):
-    model = inside("qwen3_5", transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration, depth=1, hidden_size=8,
-                   intermediate_size=8, num_heads=2, out_hidden_size=20, patch_size=2, num_position_embeddings=4)
-    # with multi-token prediction, which transformers drops
-    save(model, root, "qwen3_5_vl", state_dict={**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)})
-    model = inside("ministral3", transformers.Mistral3Config, transformers.Mistral3ForConditionalGeneration, model_type="pixtral", hidden_size=8,
-                   intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=4, patch_size=2, image_size=8)
-    path = os.path.join(save(model, root, "mistral3"), "config.json")
+        for n, p in model.named_parameters():
+            q = own.get(n.replace("model.language_model.", "model."))
+            p.copy_(weight(n, tuple(p.shape)) if q is None else q)
+    state = model.state_dict()
+    if cls.startswith("Qwen"):
+        save(model, root, name, state_dict={**state, "mtp.fc.weight": torch.zeros(3, 5)}, **FUSED)
+        return
+    path = os.path.join(save(model, root, name), "config.json")
     with open(path) as f:
         config = json.load(f)
     del config["tie_word_embeddings"]  # as in published files: the default is true, and the head differs
@@ -98,8 +105,11 @@ def main():
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
-        save(build(CASES[name], torch.float32), root, name)
-    save_multimodal(root)
+        save(build(CASES[name], torch.float32), root, name, **(FUSED if name == "qwen3_5_moe" else {}))
+        if name in MULTIMODAL:
+            save_multimodal(name, root)
+        if name == "mixtral":
+            save(build(CASES[name], torch.float32), root, "mixtral_fused", **FUSED)
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

@@ -30,7 +30,7 @@ def write(path, name, value):
 
 
 GEMMA_TEMPLATE = """{%- for message in messages -%}
-{{ message['role'] + '\n' }}
+{{ ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}
 {%- if message['content'] is string -%}
 {{ message['content'] | trim }}
 {%- else -%}

@@ -49,8 +49,9 @@ typedef struct dt_model_config {
     int64_t vocab_size, max_position_embeddings;
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool norm_topk_prob;         /* the weights of a token's experts add up to 1 */
-    double router_aux_loss_coef; /* factor of the load-balancing loss; 0: none */
+    int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
+    bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
+    double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
     /* of the layers with linear attention */
     int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim;
     int64_t linear_conv_kernel_dim;
