@@ -1,8 +1,8 @@
 """Text that transformers generates with images, greedily and by beam search: the expectations of e2e_vision_generate.sh.
 
-    python tests/make_vision_generate_fixtures.py tests/data/vision/generate.jsonl
+    python tests/make_vision_generate_fixtures.py tests/data/vision/generate.jsonl tests/data/vision/gemma3_chats.jsonl
 
-needs torch, transformers and Pillow. Models are the directories tests/data/vision/hf, images are files of tests/data/image/files. A line has a model, a
+needs torch, transformers and Pillow. The second file has conversations, and the ids that Gemma 3's processor makes of them (e2e_vision_gemma.sh). Models are the directories tests/data/vision/hf, images are files of tests/data/image/files. A line has a model, a
 prompt, its images, and what follows it: ids and log-probabilities of the greedy continuation, ids and scores of the beams.
 """
 import json
@@ -60,7 +60,27 @@ def make(name, text, files):
                 beams=[dict(ids=row(r), score=float("%.7g" % s)) for r, s in zip(beams.sequences, beams.sequences_scores.tolist())])
 
 
+CHATS = [([("user", [dict(type="image"), dict(type="text", text=" What is it?")]), ("assistant", "red")], ["rgb.jpg"]),
+         ([("user", "<image>\nWhat is it?"), ("assistant", "a blue one")], ["lossy.webp"]),
+         ([("user", "hello"), ("assistant", "yes")], []),
+         ([("user", "say <image> or <image>"), ("assistant", "no"), ("user", "Why?"), ("assistant", "so")], ["rgb.jpg", "P6_255.ppm"])]
+
+
+def make_chat(turns, files):
+    """A record, and the ids that Gemma 3's processor makes of it."""
+    path = os.path.join(HF, "gemma3")
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(path)
+    processor = transformers.Gemma3Processor(transformers.Gemma3ImageProcessorPil.from_pretrained(path), tokenizer, image_seq_length=9)
+    said = [dict(role=r, content=c.replace("<image>", processor.boi_token) if isinstance(c, str) else c) for r, c in turns]
+    images = [load_image(os.path.join(FILES, f)) for f in files]
+    ids = processor(text=tokenizer.apply_chat_template(said, tokenize=False), images=images or None, add_special_tokens=False)["input_ids"][0]
+    return dict(messages=[dict(role=r, content=c) for r, c in turns], **(dict(images=files) if files else {}), ids=list(map(int, ids)))
+
+
 def main():
+    with open(sys.argv[2], "w") as f:
+        for turns, files in CHATS:
+            f.write(json.dumps(make_chat(turns, files)) + "\n")
     with open(sys.argv[1], "w") as f:
         for name in ("clip_llama", "siglip_qwen2", "gemma3"):
             for text, files in PROMPTS:

@@ -60,7 +60,8 @@ static dt_err read_kind(const dt_spec *s, const struct kind **kind)
     *kind = kind_of(type);
     if (*kind) return DT_OK;
     return dt_spec_bad(s, *type ? key : "image_processor_type",
-                       "CLIPImageProcessor, SiglipImageProcessor, LlavaImageProcessor or Qwen2VLImageProcessor");
+                       "CLIPImageProcessor, SiglipImageProcessor, LlavaImageProcessor, Gemma3ImageProcessor or "
+                       "Qwen2VLImageProcessor");
 }
 
 /* An enabled step that is not implemented here would change the pixels. */

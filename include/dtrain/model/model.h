@@ -134,6 +134,9 @@ bool dt_model_is_llava(const json_t *config);
 /** Is it the config.json of a vision-language model of any kind? */
 bool dt_model_has_vision(const json_t *config);
 
+/** The text of the text model's own config.json, from that of a model with images. name: of the latter in messages;
+ *  text: out, malloc'ed, NULL on error. DT_ERR_DATA: it has no text model that dtrain reads alone. DT_ERR_MEMORY. */
+dt_err dt_model_config_text(const char *name, const char *json_text, char **text);
 /** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
  *  The head is tied if this value or that in text_config is true. */
 bool dt_model_ties_outside(const json_t *config);

@@ -277,6 +277,23 @@ static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
     return DT_OK;
 }
 
+dt_err dt_model_config_text(const char *name, const char *json_text, char **text)
+{
+    json_t *root, *own = NULL;
+    *text = NULL;
+    DT_TRY(dt_json_parse(&root, name, json_text, strlen(json_text), 0));
+    const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = root};
+    const dt_family *f = find_within(root);
+    if (!f && dt_model_is_llava(root)) f = dt_family_find_type(json_object_get(root, "text_config"));
+    dt_err err = f ? take_text(&whole, f, &own)
+                   : dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
+    if (err == DT_OK && !(*text = json_dumps(own, JSON_INDENT(2))))
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
+    json_decref(own);
+    json_decref(root);
+    return err;
+}
+
 static dt_err read_within(const dt_spec *root, const dt_family *f, const char *types, dt_model_config *mc)
 {
     json_t *own = NULL;
