@@ -4,6 +4,7 @@
 #include "cases.h"
 #include "config_fixture.h"
 #include "model_expected.h"
+#include <inttypes.h>
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_CELLS = 48 };
 static const char *const CASES[] = {"qwen2_5_vl", "qwen3_vl"};
@@ -380,6 +381,75 @@ TEST(tokens_after_images_are_decoded_at_their_positions)
         free(logits);
         close_fixture(&f);
     }
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t fnv(const uint8_t *bytes, size_t n)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* Sizes, pixels and their order, of files and settings of make_grid_run_fixtures.py. */
+TEST(cells_are_those_of_transformers)
+{
+    json_t *all = json_load_file("tests/data/vision/grids/cells.json", 0, NULL), *one;
+    size_t i;
+    assert_true(json_array_size(all) >= 20);
+    json_array_foreach(all, i, one)
+    {
+        char path[128], hash[17];
+        dt_preprocessor p;
+        dt_image image;
+        int64_t rows, columns;
+        const char *file = json_string_value(json_object_get(one, "file"));
+        snprintf(path, sizeof path, "tests/data/image/files/%s", file);
+        const dt_spec object = {.file = file, .value = json_object_get(one, "config")};
+        assert_int_equal(dt_preprocessor_from(&object, &p), DT_OK);
+        assert_int_equal(dt_image_read(path, &image), DT_OK);
+        assert_int_equal(dt_image_grid(&p, file, &image, &rows, &columns), DT_OK);
+        assert_int_equal(rows, json_integer_value(json_object_get(one, "rows")));
+        assert_int_equal(columns, json_integer_value(json_object_get(one, "columns")));
+        const size_t nbytes = (size_t)(rows * columns * p.cell * p.cell * 3);
+        uint8_t *cells = malloc(nbytes);
+        assert_int_equal(dt_image_prepare(&p, file, &image, cells), DT_OK);
+        snprintf(hash, sizeof hash, "%016" PRIx64, fnv(cells, nbytes));
+        if (strcmp(hash, json_string_value(json_object_get(one, "fnv"))) != 0)
+            fail_msg("%s: %d x %d cells: other pixels", file, (int)rows, (int)columns);
+        free(cells);
+        dt_image_free(&image);
+        dt_preprocessor_free(&p);
+    }
+    json_decref(all);
+}
+
+static void assert_no_preprocessor(const char *object, const char *says)
+{
+    dt_preprocessor p;
+    const char *text = quoted(object);
+    assert_int_equal(dt_preprocessor_parse("p.json", text, strlen(text), &p), DT_ERR_DATA);
+    if (!strstr(dt_error_message(), says)) fail_msg("expected \"%s\" in \"%s\"", says, dt_error_message());
+    dt_error_clear();
+}
+
+TEST(sizes_and_settings_that_do_not_fit_are_refused)
+{
+    dt_preprocessor p;
+    int64_t rows, columns;
+    const char *usual = quoted("{'image_processor_type': 'Qwen2VLImageProcessorFast'}");
+    assert_int_equal(dt_preprocessor_parse("p.json", usual, strlen(usual), &p), DT_OK);
+    assert_int_equal(dt_image_grid(&p, "long", &(dt_image){.width = 2010, .height = 10}, &rows, &columns), DT_ERR_DATA);
+    dt_error_clear();
+    assert_int_equal(dt_image_grid(&p, "long", &(dt_image){.width = 2000, .height = 10}, &rows, &columns), DT_OK);
+    assert_true(rows == 1 && columns == 29);
+    dt_preprocessor_free(&p);
+    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'do_resize': false}", "do_resize");
+    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'size': {'height': 3}}", "size");
+    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'min_pixels': 9, 'max_pixels': 8}",
+                           "shortest_edge");
+    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'patch_size': 1000}", "patch_size");
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
