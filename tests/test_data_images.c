@@ -452,13 +452,14 @@ TEST(files_of_one_run_must_agree)
                                        ": attribute preprocessor:1:", /* not valid JSON here */
                                        NULL};
     const dt_image_form forms[] = {
-        {S + 1, N_IMG, IMAGE, form.preprocessor},
-        {S, N_IMG + 1, IMAGE, form.preprocessor},
-        {S, N_IMG, IMAGE + 1, form.preprocessor},
-        {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}"},
-        {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}"},
+        {S + 1, N_IMG, IMAGE, form.preprocessor, false},
+        {S, N_IMG + 1, IMAGE, form.preprocessor, false},
+        {S, N_IMG, IMAGE + 1, form.preprocessor, false},
+        {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}", false},
+        {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}", false},
         {S, N_IMG, IMAGE,
-         "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}"}}; /* says the same */
+         "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}",
+         false}}; /* says the same */
     char files[300];
     snprintf(files, sizeof files, "%s, %s", path, other);
     write_sft(path, 0, 4, NULL);

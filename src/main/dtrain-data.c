@@ -184,7 +184,7 @@ static dt_err parse(int argc, char **argv, options *c)
                                 .prefer = "better",
                                 .truncate = "auto",
                                 .append_eos = true,
-                                .images = {.token = "<image>", .token_id = -1, .around = {-1, -1}},
+                                .images = {.token = "<image>", .token_id = -1},
                                 .rec = {.recipe = "sft", .seed = 42}};
     DT_TRY(tool_parse(rows, c, argc, argv));
     if (c->help || c->version) return DT_OK;
@@ -208,6 +208,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
+        o->grids = mc.vision->grids;
         memcpy(o->around, mc.vision->around, sizeof o->around);
         o->wrapped = mc.vision->wrapped;
     }

@@ -346,7 +346,7 @@ static dt_err name_image(make *k)
     const dt_image_options *o = &k->opt->images;
     const int32_t ids[3] = {o->around[0], o->token_id, o->around[1]};
     size_t n;
-    DT_CHECK(o->token_id >= 0 && o->around[0] >= 0 && o->around[1] >= 0, DT_ERR_USAGE,
+    DT_CHECK(o->grids, DT_ERR_USAGE,
              "%s: images of different sizes need the model: expected its config.json in the directory of --images or "
              "--tokenizer",
              o->preprocessor);
@@ -384,7 +384,7 @@ static dt_err open_images(make *k)
     dt_preprocessor *p = &k->preprocessor;
     if (!o->preprocessor) return DT_OK;
     DT_TRY(dt_preprocessor_read(o->preprocessor, p));
-    DT_CHECK(p->cell || o->around[0] < 0 || o->wrapped, DT_ERR_DATA,
+    DT_CHECK(p->cell || !o->grids, DT_ERR_DATA,
              "%s: expected a Qwen2VLImageProcessor, because images of the model are grids of cells", o->preprocessor);
     DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
              "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,

@@ -24,9 +24,8 @@ void dt_dynamic_rope_size(dt_model *m)
 {
     const int64_t P = dt_model_rope_constant_length(m->mc), longest = m->opt.max_pos;
     if (m->mc->rope_axes > 0) { /* rows of images */
-        const int64_t n = m->opt.max_images;
         m->dynamic.base_rows = m->opt.tower ? 0 : longest;
-        m->dynamic.max_rows = m->opt.tower ? m->opt.max_tok : dt_min_i64(n, m->opt.max_tok);
+        m->dynamic.max_rows = m->opt.max_images > 0 ? m->opt.max_tok : 0; /* sequences may share an image */
         return;
     }
     const bool grows = longest > P, two = m->mc->rope_type == DT_ROPE_LONGROPE;

@@ -100,6 +100,9 @@ dt_err run_choose_parts(dt_run *run)
     for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
     dt_list_free(words, n);
     DT_TRY(err);
+    /* adapters of a model with its own tower: the default is llm */
+    if (run->mc.vision->grids && run->cfg.lora_r > 0 && !dt_config_differs(&run->cfg, "vision", "train"))
+        run->parts.projector = false;
     DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train",
                     "expected at least one part to train, found none");
     return DT_OK;

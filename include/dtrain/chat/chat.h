@@ -123,7 +123,8 @@ typedef struct dt_messages {
     char **owned; /* malloc'ed texts, joined from parts */
     int n_owned;
     const char *image_text; /* in: text of an image placeholder; NULL: parts of type image are refused */
-    /* in: another text for it in messages, which is replaced; a placeholder then needs no line of its own. NULL: none */
+    /* in: another text for it in messages, which is replaced; a placeholder then needs no line of its own. NULL:
+     * none */
     const char *image_alias;
     dt_image_names images;  /* images named by parts of type image; NULL for one without a name */
     json_t *tools;          /* descriptions of tools, [{type: function, function: {...}}, ...]; NULL: none */
@@ -205,8 +206,8 @@ dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m);
 /** If no message contains placeholders of the record's n images, put them before the first user message, as parts of it
  *  would be. DT_ERR_MEMORY. */
 dt_err dt_messages_place_images(dt_messages *m, int n);
-/** A text after n images, each image_text and, if `line`, a newline, as llava-hf's templates write them: malloc'ed, 0-terminated.
- *  nbytes: in length of text, out of the result. NULL: no memory. */
+/** A text after n images, each image_text and, if `line`, a newline, as llava-hf's templates write them: malloc'ed,
+ *  0-terminated. nbytes: in length of text, out of the result. NULL: no memory. */
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes);
 /** The text with each `alias` replaced: malloc'ed, with its length in *nbytes; NULL: it has none, or no memory. */
 char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes);

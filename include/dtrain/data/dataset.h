@@ -51,9 +51,9 @@ size_t dt_kind_batch_nbytes(const dt_kind_batch *most);
 typedef struct dt_image_form {
     int64_t size;             /* S: an image is uint8 [S, S, 3], RGB; 0: no images */
     int64_t n_tokens;         /* placeholders per image */
-    bool grids;               /* images are grids of cells */
     int32_t token;            /* the placeholder's id */
     const char *preprocessor; /* text of the preprocessor_config.json that was used; "": unknown */
+    bool grids;               /* images are grids of cells */
 } dt_image_form;
 enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
 static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
@@ -317,8 +317,9 @@ typedef struct dt_image_options {
     /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
-    int32_t around[2]; /* with cells or wrapped: ids of the tokens before and after an image's placeholders; -1: none */
+    bool grids;        /* the model takes images that are grids of cells */
     bool wrapped;      /* as in dt_vision_config */
+    int32_t around[2]; /* of both: ids of the tokens before and after an image's placeholders */
 } dt_image_options;
 
 /** Options of dt_make_datasets. */

@@ -61,8 +61,8 @@ typedef struct dt_preprocessor {
 
 /** Read a directory (processor_config.json's image_processor, else preprocessor_config.json) or a file of either kind.
  *  Missing keys have the defaults of the image_processor_type: CLIPImageProcessor, SiglipImageProcessor,
- *  LlavaImageProcessor or Qwen2VLImageProcessor. p: out. DT_ERR_DATA naming file and key: another type, an unsupported step, or images of
- *  different sizes. */
+ *  LlavaImageProcessor or Qwen2VLImageProcessor. p: out. DT_ERR_DATA naming file and key: another type, an unsupported
+ *  step, or images of different sizes. */
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p);
 /** As dt_preprocessor_read, for a directory that may have neither file: then p->json is NULL. */
 dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p);

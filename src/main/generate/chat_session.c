@@ -71,11 +71,13 @@ static dt_err keep_text(chat *c, char *text)
 /* Only users attach images, so placeholders in other messages are removed. */
 static void forget_places(const chat *c, char *text, size_t *nbytes)
 {
-    const char *name = c->messages.image_text;
-    const size_t n = name ? strlen(name) : 0;
-    for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), name, n));) {
-        memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
-        *nbytes -= n;
+    const char *const names[] = {c->messages.image_text, c->messages.image_alias};
+    for (int k = 0; k < 2; k++) {
+        const size_t n = names[k] ? strlen(names[k]) : 0;
+        for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), names[k], n));) {
+            memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
+            *nbytes -= n;
+        }
     }
 }
 
@@ -154,10 +156,12 @@ static dt_err show(chat *c, char *path, dt_err *unread)
 
 static int count_placeholders(const chat *c, const char *text, size_t nbytes)
 {
-    const char *name = c->messages.image_text, *end = text + nbytes;
+    const char *const names[] = {c->messages.image_text, c->messages.image_alias}, *end = text + nbytes;
     int n = 0;
-    if (!name) return 0;
-    for (const char *at = text; (at = memmem(at, (size_t)(end - at), name, strlen(name))); at += strlen(name)) n++;
+    for (int k = 0; k < 2 && names[k]; k++)
+        for (const char *at = text; (at = memmem(at, (size_t)(end - at), names[k], strlen(names[k])));
+             at += strlen(names[k]))
+            n++;
     return n;
 }
 

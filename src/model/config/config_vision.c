@@ -421,8 +421,7 @@ static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_c
     return DT_OK;
 }
 
-/* The merger. In Qwen2.5-VL and Qwen3-VL its norm is the norm after the last block. The norm of a projector of deepstack
- * follows the merging. */
+/* The merger. Its norm is that after the last block. The norm of a projector of deepstack follows the merging. */
 static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_config *v, int64_t n_out)
 {
     const int64_t n_in = v->blocks->hidden_size * v->n_rows;

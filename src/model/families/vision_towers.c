@@ -2,9 +2,9 @@
  * plain MLP. CLIP has a class token before the patches and a norm before the blocks. SigLIP's patches have a bias.
  *
  * The models Qwen2.5-VL and Qwen3-VL have towers and language models of their own. Images have their native resolution,
- * and rotary positions of row and column. A norm and a projector of two layers (the merger) follow the last block.
- * Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows; Qwen3-VL LayerNorm, a plain MLP and a table of positions
- * that is interpolated. */
+ * and patches have rotary positions of row and column. A norm and a projector of two layers (the merger) follow the
+ * last block. Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows. Qwen3-VL has LayerNorm, a plain MLP and a
+ * table of positions that is interpolated. */
 #include "llama.h"
 #include <stdio.h>
 #include <string.h>

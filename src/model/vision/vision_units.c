@@ -31,6 +31,16 @@ static double flops_of_matmuls(const dt_unit *u, double n_rows, bool input_gradi
     return sum;
 }
 
+/* Keys that a row of a tower's block attends to. The sizes of grids are not known here: without windows an image counts
+ * as 1024 patches. */
+static double n_keys(const dt_vision_config *v, int64_t block)
+{
+    enum { USUAL = 1024 };
+    const double side = (double)(v->window * v->n_side);
+    if (!v->grids) return (double)v->n_rows;
+    return dt_model_layer(v->blocks, block).windowed ? fmin(side * side, USUAL) : USUAL;
+}
+
 double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given)
 {
     const dt_vision_config *v = mc->vision;
@@ -38,6 +48,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
     const double P = (double)v->n_rows, n_patches = (double)(v->n_side * v->n_side);
     double sum = 0;
     bool trained = false; /* an earlier unit is trained */
+    int64_t block = 0;
     for (int u = dt_vision_first_unit(units, n_units); u < n_units; u++) {
         const dt_unit *unit = &units[u];
         const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
@@ -46,7 +57,8 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
         if (unit->role == DT_UNIT_CARRIED || (features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
         sum += flops_of_matmuls(unit, n_rows, trained);
         trained = trained || is_trained(unit);
-        if (unit->role == DT_UNIT_ENCODER) sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * P;
+        if (unit->role == DT_UNIT_ENCODER)
+            sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * n_keys(v, block++);
     }
     return sum;
 }

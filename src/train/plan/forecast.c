@@ -276,7 +276,8 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
     DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
-    f->images = (double)dt_n_images_of(&s.batch) * (double)n_micro * with->nranks;
+    const dt_batch_images *images = dt_images_of(&s.batch);
+    f->images = (images ? (double)images->n : 0) * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
         f->weight = i;
         err = step(&s, f, n_micro);
