@@ -216,12 +216,12 @@ __device__ inline capped cap_score(const score_rule &rule, float x)
 struct row_end {
     float factor, lse;
 };
-template <class T> __device__ inline row_end end_row(const dt_attention &at, int head, float m, float l)
+__device__ inline row_end end_row(const dt_attention &at, int head, float m, float l)
 {
     if (!at.sinks) return {l == 0.0f ? 0.0f : 1.0f / l, m * at.scale + logf(l)}; /* NaN is kept */
-    const float sink = to_float(static_cast<const T *>(at.sinks)[head]), score = m * at.scale,
-                most = sink > score ? sink : score, base = most == -INFINITY ? 0.0f : most,
-                mine = exp2f((score - base) * LOG2_E), sum = fmaf(l, mine, exp2f((sink - base) * LOG2_E));
+    const float sink = elements(at.sinks, at.dt)[head], score = m * at.scale, most = sink > score ? sink : score,
+                base = most == -INFINITY ? 0.0f : most, mine = exp2f((score - base) * LOG2_E),
+                sum = fmaf(l, mine, exp2f((sink - base) * LOG2_E));
     return {sum == 0.0f ? 0.0f : mine / sum, base + logf(sum)};
 }
 

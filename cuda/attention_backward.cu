@@ -283,10 +283,11 @@ dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
         DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, EXTRAS>(s, at, a, vectors)));
         return make_dq<T, 64, 2, 64, 2, EXTRAS>(s, at, a, vectors);
     }
-    if (at.head_dim <= 96) {
-        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, EXTRAS>(s, at, a, vectors)));
-        return make_dq<T, 96, 2, 32, 2, EXTRAS>(s, at, a, vectors);
-    }
+    if constexpr (!EXTRAS) /* a few models; with extras they are too rare for instances of their own */
+        if (at.head_dim <= 96) {
+            DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, EXTRAS>(s, at, a, vectors)));
+            return make_dq<T, 96, 2, 32, 2, EXTRAS>(s, at, a, vectors);
+        }
     if (at.head_dim <= 128) {
         /* two blocks of four warps per multiprocessor, or one of eight, or one of four */
         const bool four = 2 * dkv_shape<128, 1, 4, 64>::NBYTES <= room || dkv_shape<128, 1, 8, 64>::NBYTES > room;

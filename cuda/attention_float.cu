@@ -6,7 +6,8 @@
  * Threads   A block of 16 x 16 threads multiplies tiles in shared memory. Thread (y, x) computes rows y, y+16, ... and
  *           columns x, x+16, ... of a matmul of rows, and columns 4x .. 4x+3 of every 64 of a head's width.
  * Numerics  float throughout, in a fixed order.
- * Instances PLAIN: without soft-capping and block masks, values as wide as keys. They need fewer registers. */
+ * Instances PLAIN: float elements, without soft-capping and block masks, values as wide as keys. They need fewer
+ *           registers. For 16-bit elements, other kernels compute nearly all such calls. */
 #include "attention.cuh"
 
 namespace
@@ -19,16 +20,33 @@ enum { SIDE = 16, THREADS = SIDE * SIDE };
 __host__ __device__ constexpr int padded(int d) { return (d + 7) / 8 * 8; }
 __host__ __device__ constexpr int tile_ld(int d) { return padded(d) + 4; }
 
+/* The arrays of an instance. */
+struct any_arrays {
+    elements q, k, v, dout;
+    const float2 *stats;
+    elements out_w, dq, dk, dv;
+    float *lse_w;
+};
+template <bool PLAIN> struct arrays_of {
+    typedef attention_arrays<float> type;
+};
+template <> struct arrays_of<false> {
+    typedef any_arrays type;
+};
+template <bool PLAIN> using arrays = typename arrays_of<PLAIN>::type;
+
+__device__ void put(float *to, int64_t i, float x) { to[i] = x; }
+__device__ void put(elements to, int64_t i, float x) { to.set(i, x); }
+
 /* Load n rows of src into dst [tile][tile_ld(d)], padded with zeros. The first n_away rows are `away` elements after
  * their regular address. */
-template <class T>
-__device__ void load_rows(float *dst, const T *src, int64_t ld, int n, int tile, int d, int n_away = 0,
-                          int64_t away = 0)
+template <class Array>
+__device__ void load_rows(float *dst, Array src, int64_t ld, int n, int tile, int d, int n_away = 0, int64_t away = 0)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_warps = THREADS / WARP;
     for (int r = warp; r < tile; r += n_warps)
         for (int c = lane; c < padded(d); c += WARP)
-            dst[r * tile_ld(d) + c] = r < n && c < d ? to_float(src[r * ld + (r < n_away ? away : 0) + c]) : 0.0f;
+            dst[r * tile_ld(d) + c] = r < n && c < d ? src[r * ld + (r < n_away ? away : 0) + c] : 0.0f;
 }
 
 __device__ float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
@@ -114,15 +132,15 @@ template <int R, int J> struct sums {
         }
     }
     /* dst [d] = row i times factor. */
-    template <class T> __device__ void store_row(int i, float factor, T *dst, int d) const
+    template <class Array> __device__ void store_row(int i, float factor, Array dst, int d) const
     {
 #pragma unroll
         for (int j = 0; j < J; j++) {
             const int c = 4 * (threadIdx.x % SIDE) + 64 * j;
-            if (c < d) dst[c] = from_float<T>(of[i][j].x * factor);
-            if (c + 1 < d) dst[c + 1] = from_float<T>(of[i][j].y * factor);
-            if (c + 2 < d) dst[c + 2] = from_float<T>(of[i][j].z * factor);
-            if (c + 3 < d) dst[c + 3] = from_float<T>(of[i][j].w * factor);
+            if (c < d) put(dst, c, of[i][j].x * factor);
+            if (c + 1 < d) put(dst, c + 1, of[i][j].y * factor);
+            if (c + 2 < d) put(dst, c + 2, of[i][j].z * factor);
+            if (c + 3 < d) put(dst, c + 3, of[i][j].w * factor);
         }
     }
 };
@@ -162,8 +180,8 @@ template <bool PLAIN> __device__ bool sees(const dt_attention &at, const attenti
  * multiples of the tile's length in the sequence; each updates
  *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
  * The order of a query's sums does not depend on the other queries of the call. */
-template <class T, int R, int J, bool PLAIN>
-__global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+template <int R, int J, bool PLAIN>
+__global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, attention_cut cut, arrays<PLAIN> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
@@ -219,20 +237,19 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     for (int i = 0; i < R; i++) {
         const int r = y + SIDE * i;
         if (r >= n) continue;
-        const row_end end = end_row<T>(at, t.head, max[i], sum[i]);
+        const row_end end = end_row(at, t.head, max[i], sum[i]);
         o.store_row(i, end.factor, a.out_w + (row + r) * at.o_ld + t.head * dv, dv);
         if (a.lse_w && x == 0) a.lse_w[(row + r) * at.n_heads + t.head] = end.lse;
     }
 }
 
-template <class T, int R, int J, bool PLAIN>
-dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <int R, int J, bool PLAIN> dt_err forward(dt_stream *s, const dt_attention &at, const arrays<PLAIN> &a)
 {
     const attention_cut cut = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
     const int rooms = tile_ld(at.head_dim) + tile_ld(widest(at));
     const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
-    CUDA_ALLOW_SHARED((forward_kernel<T, R, J, PLAIN>), nbytes);
-    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<T, R, J, PLAIN>, at, cut, a);
+    CUDA_ALLOW_SHARED((forward_kernel<R, J, PLAIN>), nbytes);
+    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<R, J, PLAIN>, at, cut, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -240,9 +257,9 @@ dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* In: s, and ds = dp. Out: s = f p, ds = p (f dp - delta) slope, for row i and column j of a thread. */
-template <bool PLAIN, class T>
-__device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const attention_arrays<T> &a,
-                                  int head, int query, int key, float *s, float *ds)
+template <bool PLAIN>
+__device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const arrays<PLAIN> &a, int head,
+                                  int query, int key, float *s, float *ds)
 {
     const capped c = !PLAIN && at.softcap > 0 ? cap_score(rule_of(at), *s) : capped{*s, 1.0f};
     float p = 0, f = 1, delta = 0;
@@ -258,8 +275,8 @@ __device__ void gradient_of_score(const dt_attention &at, const attention_tile &
 }
 
 /* dq = scale sum_j ds_j k_j of a tile of queries, one tile per block. */
-template <class T, int R, int J, bool PLAIN>
-__global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+template <int R, int J, bool PLAIN>
+__global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attention_cut cut, arrays<PLAIN> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
@@ -303,8 +320,8 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
 
 /* dv = sum_i f p_i dout_i and dk = scale sum_i ds_i q_i of a tile of keys, over the query heads that share them; one
  * tile per block. */
-template <class T, int R, int J, bool PLAIN>
-__global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
+template <int R, int J, bool PLAIN>
+__global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attention_cut cut, arrays<PLAIN> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
@@ -356,18 +373,17 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
     }
 }
 
-template <class T, int R, int J, bool PLAIN>
-dt_err backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <int R, int J, bool PLAIN> dt_err backward(dt_stream *s, const dt_attention &at, const arrays<PLAIN> &a)
 {
     const attention_cut queries = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)},
                         keys = {true, SIDE * R, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
     const int rooms = 2 * (tile_ld(at.head_dim) + tile_ld(at.v_head_dim));
     const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
     const int64_t q_blocks = attention_blocks(&at, queries), k_blocks = attention_blocks(&at, keys);
-    CUDA_ALLOW_SHARED((dq_kernel<T, R, J, PLAIN>), nbytes);
-    CUDA_ALLOW_SHARED((dkv_kernel<T, R, J, PLAIN>), nbytes);
-    if (k_blocks > 0) launch(s, (unsigned)k_blocks, THREADS, nbytes, dkv_kernel<T, R, J, PLAIN>, at, keys, a);
-    if (q_blocks > 0) launch(s, (unsigned)q_blocks, THREADS, nbytes, dq_kernel<T, R, J, PLAIN>, at, queries, a);
+    CUDA_ALLOW_SHARED((dq_kernel<R, J, PLAIN>), nbytes);
+    CUDA_ALLOW_SHARED((dkv_kernel<R, J, PLAIN>), nbytes);
+    if (k_blocks > 0) launch(s, (unsigned)k_blocks, THREADS, nbytes, dkv_kernel<R, J, PLAIN>, at, keys, a);
+    if (q_blocks > 0) launch(s, (unsigned)q_blocks, THREADS, nbytes, dq_kernel<R, J, PLAIN>, at, queries, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -375,38 +391,40 @@ dt_err backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
 bool is_plain(const dt_attention &at) { return cuda_attention_is_usual(at) && at.softcap == 0; }
 
 /* Choose the largest tiles that shared memory and registers allow. */
-template <class T, bool PLAIN>
-dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <bool PLAIN> dt_err forward_by_width(dt_stream *s, const dt_attention &at, const arrays<PLAIN> &a)
 {
-    if (widest(at) <= 64) return forward<T, 4, 1, PLAIN>(s, at, a);
-    if (widest(at) <= 128) return forward<T, 4, 2, PLAIN>(s, at, a);
-    return forward<T, 2, 4, PLAIN>(s, at, a);
+    if (widest(at) <= 64) return forward<4, 1, PLAIN>(s, at, a);
+    if (widest(at) <= 128) return forward<4, 2, PLAIN>(s, at, a);
+    return forward<2, 4, PLAIN>(s, at, a);
 }
-template <class T, bool PLAIN>
-dt_err backward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <bool PLAIN> dt_err backward_by_width(dt_stream *s, const dt_attention &at, const arrays<PLAIN> &a)
 {
-    if (widest(at) <= 64) return backward<T, 4, 1, PLAIN>(s, at, a);
-    if (widest(at) <= 128) return backward<T, 2, 2, PLAIN>(s, at, a);
-    return backward<T, 1, 4, PLAIN>(s, at, a);
+    if (widest(at) <= 64) return backward<4, 1, PLAIN>(s, at, a);
+    if (widest(at) <= 128) return backward<2, 2, PLAIN>(s, at, a);
+    return backward<1, 4, PLAIN>(s, at, a);
+}
+
+template <class T> any_arrays of_any_type(const attention_arrays<T> &a, dt_dtype dt)
+{
+    return {elements(a.q, dt),     elements(a.k, dt),  elements(a.v, dt),  elements(a.dout, dt), a.stats,
+            elements(a.out_w, dt), elements(a.dq, dt), elements(a.dk, dt), elements(a.dv, dt),   a.lse_w};
 }
 
 } // namespace
 
-/* For 16-bit elements, other kernels compute nearly all plain calls. The rest, backward of wide heads on small GPUs,
- * uses the instance of all descriptions. */
-template <class T> constexpr bool HAS_PLAIN = sizeof(T) == sizeof(float);
-
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    return HAS_PLAIN<T> && is_plain(at) ? forward_by_width<T, HAS_PLAIN<T>>(s, at, a)
-                                        : forward_by_width<T, false>(s, at, a);
+    if constexpr (sizeof(T) == sizeof(float))
+        if (is_plain(at)) return forward_by_width<true>(s, at, a);
+    return forward_by_width<false>(s, at, of_any_type(a, at.dt));
 }
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    return HAS_PLAIN<T> && is_plain(at) ? backward_by_width<T, HAS_PLAIN<T>>(s, at, a)
-                                        : backward_by_width<T, false>(s, at, a);
+    if constexpr (sizeof(T) == sizeof(float))
+        if (is_plain(at)) return backward_by_width<true>(s, at, a);
+    return backward_by_width<false>(s, at, of_any_type(a, at.dt));
 }
 #define INSTANCES(T)                                                                                                   \
     template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \

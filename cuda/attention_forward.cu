@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int query = t.first + mine + 16 * m + 8 * h + lane / 4;
-            const row_end end = end_row<T>(at, t.head, r.max[m][h], quad_sum(r.sum[m][h]));
+            const row_end end = end_row(at, t.head, r.max[m][h], quad_sum(r.sum[m][h]));
             if (query >= t.n_q) continue;
             const int64_t row = t.q_row + query;
             store_sums(r.o[m], h, end.factor, a.out_w + row * at.o_ld + t.head * d, d, vectors);

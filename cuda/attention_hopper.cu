@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int query = t.first + mine + 8 * h + lane / 4;
-        const row_end end = end_row<T>(at, t.head, r.max[0][h], quad_sum(r.sum[0][h]));
+        const row_end end = end_row(at, t.head, r.max[0][h], quad_sum(r.sum[0][h]));
         if (query >= t.n_q) continue;
         const int64_t row = t.q_row + query;
         store_sums(r.o[0], h, end.factor, a.out_w + row * at.o_ld + t.head * d, d, true);

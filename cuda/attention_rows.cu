@@ -62,7 +62,7 @@ template <int W> struct row_sums {
     }
     template <class T> __device__ void store(T *out, const dt_attention &at, int head) const
     {
-        const float factor = end_row<T>(at, head, max, sum).factor;
+        const float factor = end_row(at, head, max, sum).factor;
         const int d = at.head_dim, lane = threadIdx.x % WARP;
 #pragma unroll
         for (int i = 0; i < W / WARP; i++)

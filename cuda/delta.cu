@@ -74,13 +74,12 @@ __device__ __noinline__ void multiply(tiles &t, int m, int n, int k, matrix a, m
 
 /* ---- one chunk --------------------------------------------------------------------------------------------------- */
 
-template <class T> struct arrays {
-    const T *q, *k, *v;
+struct arrays {
+    elements q, k, v;
     const float *g, *beta;
-    T *out;
+    elements out;
     float *state;
-    const T *dout;
-    T *dv;
+    elements dout, dv;
     float *dg, *dbeta, *dq_heads, *dk_heads;
 };
 
@@ -124,30 +123,30 @@ __device__ chunk chunk_at(const dt_delta &d, int seq, int head, int first)
 }
 
 /* x / |x| factor, for n rows: a warp per row. */
-template <class T> __device__ void load_normalised(float *to, const T *from, int64_t ld, int n, int width, float factor)
+__device__ void load_normalised(float *to, elements from, int64_t ld, int n, int width, float factor)
 {
     for (int i = threadIdx.x / WARP; i < n; i += N_WARPS) {
         float ss = 0.0f;
         for (int c = threadIdx.x % WARP; c < width; c += WARP) {
-            const float x = to_float(from[i * ld + c]);
+            const float x = from[i * ld + c];
             ss = fmaf(x, x, ss);
         }
         const float r = factor / sqrtf(warp_sum(ss) + NORM_EPS);
-        for (int c = threadIdx.x % WARP; c < width; c += WARP) to[i * width + c] = to_float(from[i * ld + c]) * r;
+        for (int c = threadIdx.x % WARP; c < width; c += WARP) to[i * width + c] = from[i * ld + c] * r;
     }
 }
-template <class T> __device__ void load_rows(float *to, const T *from, int64_t ld, int n, int width)
+__device__ void load_rows(float *to, elements from, int64_t ld, int n, int width)
 {
-    for (int e = threadIdx.x; e < n * width; e += THREADS) to[e] = to_float(from[e / width * ld + e % width]);
+    for (int e = threadIdx.x; e < n * width; e += THREADS) to[e] = from[e / width * ld + e % width];
 }
-template <class T> __device__ void store_rows(T *to, const float *from, int64_t ld, int n, int width)
+__device__ void store_rows(elements to, const float *from, int64_t ld, int n, int width)
 {
-    for (int e = threadIdx.x; e < n * width; e += THREADS) to[e / width * ld + e % width] = from_float<T>(from[e]);
+    for (int e = threadIdx.x; e < n * width; e += THREADS) to.set(e / width * ld + e % width, from[e]);
 }
 
 /* The chunk's k, v (in n) and decays, and q if requested. */
-template <class T>
-__device__ void load_chunk(work &w, decays &s, const dt_delta &d, const arrays<T> &a, const chunk &c, bool with_q)
+__device__ __noinline__ void load_chunk(const work &w, decays &s, const dt_delta &d, const arrays &a, const chunk &c,
+                                        bool with_q)
 {
     const int64_t at = c.row * d.x_ld, of_k = at + (int64_t)c.k_head * w.dk;
     __syncthreads();
@@ -172,7 +171,7 @@ __device__ void load_chunk(work &w, decays &s, const dt_delta &d, const arrays<T
 }
 
 /* rows [n][width] times a factor each; to may be rows. Ends with a barrier. */
-__device__ void scale_rows(float *to, const float *rows, const float *factor, int n, int width)
+__device__ __noinline__ void scale_rows(float *to, const float *rows, const float *factor, int n, int width)
 {
     for (int e = threadIdx.x; e < n * width; e += THREADS) to[e] = rows[e] * factor[e / width];
     __syncthreads();
@@ -196,7 +195,7 @@ __device__ __noinline__ void solve(const work &w, int n, float *x, bool transpos
 }
 
 /* N, then U, from V in N. */
-__device__ void new_values(work &w, const decays &s, tiles &t, int n)
+__device__ __noinline__ void new_values(const work &w, const decays &s, tiles &t, int n)
 {
     multiply(t, n, n, w.dk, plain(w.k, w.dk), turned(w.k, w.dk), w.low, CHUNK, false);
     for (int e = threadIdx.x; e < n * CHUNK; e += THREADS) {
@@ -212,14 +211,14 @@ __device__ void new_values(work &w, const decays &s, tiles &t, int n)
     solve(w, n, w.u, false);
 }
 
-__device__ void advance(work &w, const decays &s, tiles &t, int n)
+__device__ __noinline__ void advance(const work &w, const decays &s, tiles &t, int n)
 {
     for (int e = threadIdx.x; e < w.dk * w.dv; e += THREADS) w.state[e] *= s.e[n - 1];
     scale_rows(w.tmp, w.u, s.f, n, w.dv);
     multiply(t, w.dk, w.dv, n, turned(w.k, w.dk), plain(w.tmp, w.dv), w.state, w.dv, true);
 }
 
-__device__ void pair_queries(work &w, tiles &t, int n)
+__device__ __noinline__ void pair_queries(const work &w, tiles &t, int n)
 {
     multiply(t, n, n, w.dk, plain(w.q, w.dk), turned(w.k, w.dk), w.p, CHUNK, false);
     for (int e = threadIdx.x; e < n * CHUNK; e += THREADS)
@@ -244,12 +243,13 @@ __device__ float *state_of(const dt_delta &d, float *state, int seq, int head)
     return state ? state + (row * d.n_v_heads + head) * d.k_dim * d.v_dim : nullptr;
 }
 
-template <class T>
-__global__ void __launch_bounds__(THREADS) delta_forward_kernel(dt_delta d, arrays<T> a, float *scratch, int64_t each)
+__global__ void __launch_bounds__(THREADS) delta_forward_kernel(dt_delta d, arrays a, float *scratch, int64_t each)
 {
     __shared__ tiles t;
     __shared__ decays s;
-    work w = carve(scratch + blockIdx.x * each, d, false);
+    __shared__ work w;
+    if (threadIdx.x == 0) w = carve(scratch + blockIdx.x * each, d, false);
+    __syncthreads();
     for (int64_t pair = blockIdx.x; pair < (int64_t)d.n_seq * d.n_v_heads; pair += gridDim.x) {
         const int seq = (int)(pair / d.n_v_heads), head = (int)(pair % d.n_v_heads);
         const int len = d.q_start[seq + 1] - d.q_start[seq];
@@ -278,8 +278,7 @@ __global__ void __launch_bounds__(THREADS) delta_forward_kernel(dt_delta d, arra
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* The state before each chunk, in states. */
-template <class T>
-__device__ void keep_states(work &w, decays &s, tiles &t, const dt_delta &d, const arrays<T> &a, int seq, int head,
+__device__ void keep_states(const work &w, decays &s, tiles &t, const dt_delta &d, const arrays &a, int seq, int head,
                             int len)
 {
     fill(w.state, w.dk * w.dv, 0.0f);
@@ -303,7 +302,7 @@ __device__ inline float dot(const float *x, const float *y, int n)
 }
 
 /* m <- sign m D below the diagonal, or with it. */
-__device__ void decayed(work &w, int n, float sign, bool diagonal)
+__device__ void decayed(const work &w, int n, float sign, bool diagonal)
 {
     for (int e = threadIdx.x; e < n * CHUNK; e += THREADS) {
         const int i = e / CHUNK, j = e % CHUNK;
@@ -313,7 +312,7 @@ __device__ void decayed(work &w, int n, float sign, bool diagonal)
 }
 
 /* As read_backward of isa/delta.c; of_row: minus the products k_i dk_col_i. */
-__device__ double read_backward(work &w, decays &s, tiles &t, int n)
+__device__ double read_backward(const work &w, decays &s, tiles &t, int n)
 {
     multiply(t, n, n, w.dv, plain(w.dout, w.dv), turned(w.u, w.dv), w.m, CHUNK, false);
     decayed(w, n, 1.0f, true);
@@ -334,8 +333,7 @@ __device__ double read_backward(work &w, decays &s, tiles &t, int n)
 }
 
 /* As write_backward of isa/delta.c; tmp: - beta E W. */
-template <class T>
-__device__ void write_backward(work &w, decays &s, tiles &t, const dt_delta &d, const arrays<T> &a, const chunk &c)
+__device__ void write_backward(const work &w, decays &s, tiles &t, const dt_delta &d, const arrays &a, const chunk &c)
 {
     const int n = c.n;
     solve(w, n, w.w, true);
@@ -354,7 +352,7 @@ __device__ void write_backward(work &w, decays &s, tiles &t, const dt_delta &d, 
     multiply(t, n, w.dk, w.dv, plain(w.tmp, w.dv), turned(w.state, w.dv), w.dk_row, w.dk, true);
 }
 
-__device__ void state_backward(work &w, const decays &s, tiles &t, int n)
+__device__ void state_backward(const work &w, const decays &s, tiles &t, int n)
 {
     for (int e = threadIdx.x; e < w.dk * w.dv; e += THREADS) w.dstate[e] *= s.e[n - 1];
     multiply(t, w.dk, w.dv, n, turned(w.k, w.dk), plain(w.tmp, w.dv), w.dstate, w.dv, true);
@@ -362,8 +360,7 @@ __device__ void state_backward(work &w, const decays &s, tiles &t, int n)
     multiply(t, w.dk, w.dv, n, turned(w.q, w.dk), plain(w.tmp, w.dv), w.dstate, w.dv, true);
 }
 
-template <class T>
-__device__ void store_gradients(work &w, decays &s, const dt_delta &d, const arrays<T> &a, const chunk &c,
+__device__ void store_gradients(const work &w, decays &s, const dt_delta &d, const arrays &a, const chunk &c,
                                 double of_end)
 {
     for (int i = threadIdx.x / WARP; i < c.n; i += N_WARPS) {
@@ -388,12 +385,13 @@ __device__ void store_gradients(work &w, decays &s, const dt_delta &d, const arr
     __syncthreads();
 }
 
-template <class T>
-__global__ void __launch_bounds__(THREADS) delta_backward_kernel(dt_delta d, arrays<T> a, float *scratch, int64_t each)
+__global__ void __launch_bounds__(THREADS) delta_backward_kernel(dt_delta d, arrays a, float *scratch, int64_t each)
 {
     __shared__ tiles t;
     __shared__ decays s;
-    work w = carve(scratch + blockIdx.x * each, d, true);
+    __shared__ work w;
+    if (threadIdx.x == 0) w = carve(scratch + blockIdx.x * each, d, true);
+    __syncthreads();
     for (int64_t pair = blockIdx.x; pair < (int64_t)d.n_seq * d.n_v_heads; pair += gridDim.x) {
         const int seq = (int)(pair / d.n_v_heads), head = (int)(pair % d.n_v_heads);
         const int len = d.q_start[seq + 1] - d.q_start[seq];
@@ -417,11 +415,11 @@ __global__ void __launch_bounds__(THREADS) delta_backward_kernel(dt_delta d, arr
 }
 
 /* The gradient of x from that of factor x / |x|, summed over `group` value heads: a warp per row and key head. */
-template <class T> __device__ void norm_backward(const T *x, const float *dy, int group, int width, float factor, T *dx)
+__device__ void norm_backward(elements x, const float *dy, int group, int width, float factor, elements dx)
 {
     float ss = 0.0f, along = 0.0f;
     for (int c = threadIdx.x % WARP; c < width; c += WARP) {
-        const float v = to_float(x[c]);
+        const float v = x[c];
         float sum = 0.0f;
         for (int h = 0; h < group; h++) sum += dy[(int64_t)h * width + c];
         ss = fmaf(v, v, ss);
@@ -431,27 +429,25 @@ template <class T> __device__ void norm_backward(const T *x, const float *dy, in
     for (int c = threadIdx.x % WARP; c < width; c += WARP) {
         float sum = 0.0f;
         for (int h = 0; h < group; h++) sum += dy[(int64_t)h * width + c];
-        dx[c] = from_float<T>(factor * r * fmaf(-to_float(x[c]), by, sum));
+        dx.set(c, factor * r * fmaf(-x[c], by, sum));
     }
 }
 
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    delta_qk_kernel(dt_delta d, const T *q, const T *k, const float *dq_heads, const float *dk_heads, T *dq, T *dk)
+__global__ void __launch_bounds__(THREADS) delta_qk_kernel(dt_delta d, arrays a, elements dq, elements dk)
 {
     const int64_t i = blockIdx.x * (int64_t)N_WARPS + threadIdx.x / WARP;
     if (i >= (int64_t)d.n_tok * d.n_k_heads) return;
     const int group = d.n_v_heads / d.n_k_heads;
     const int64_t row = i / d.n_k_heads, head = i % d.n_k_heads, at = row * d.x_ld + head * d.k_dim,
                   of_heads = (row * d.n_v_heads + head * group) * d.k_dim;
-    norm_backward(q + at, dq_heads + of_heads, group, d.k_dim, 1.0f / sqrtf((float)d.k_dim), dq + at);
-    norm_backward(k + at, dk_heads + of_heads, group, d.k_dim, 1.0f, dk + at);
+    norm_backward(a.q + at, a.dq_heads + of_heads, group, d.k_dim, 1.0f / sqrtf((float)d.k_dim), dq + at);
+    norm_backward(a.k + at, a.dk_heads + of_heads, group, d.k_dim, 1.0f, dk + at);
 }
 
 /* ---- token by token ---------------------------------------------------------------------------------------------- */
 
 /* A thread per column of the state: it reads and writes only this column. */
-template <class T> __global__ void __launch_bounds__(THREADS) delta_step_kernel(dt_delta d, arrays<T> a)
+__global__ void __launch_bounds__(THREADS) delta_step_kernel(dt_delta d, arrays a)
 {
     __shared__ float q[DT_DELTA_MAX_DIM], k[DT_DELTA_MAX_DIM];
     const int64_t pair = blockIdx.x;
@@ -469,13 +465,13 @@ template <class T> __global__ void __launch_bounds__(THREADS) delta_step_kernel(
         const float keep = expf(a.g[at.row * d.n_v_heads + head]), beta = a.beta[at.row * d.n_v_heads + head];
         float read = 0.0f, out = 0.0f;
         for (int j = 0; j < dk; j++) read = fmaf(k[j], keep * state[j * dv + c], read);
-        const float u = beta * (to_float(a.v[row + (int64_t)head * dv + c]) - read);
+        const float u = beta * (a.v[row + (int64_t)head * dv + c] - read);
         for (int j = 0; j < dk; j++) {
             const float x = fmaf(k[j], u, keep * state[j * dv + c]);
             state[j * dv + c] = x;
             out = fmaf(q[j], x, out);
         }
-        a.out[at.row * d.o_ld + (int64_t)head * dv + c] = from_float<T>(out);
+        a.out.set(at.row * d.o_ld + (int64_t)head * dv + c, out);
     }
 }
 
@@ -489,11 +485,9 @@ dt_err cuda_delta_forward(dt_device *dev, const dt_delta *d, const void *q, cons
     DT_TRY(dt_delta_check(d));
     dt_stream *s = cuda_stream(dev, stream, "delta_forward");
     if (d->n_tok == 0) return DT_OK;
-    CUDA_BY_DTYPE(d->dt, T, "delta_forward", {
-        const arrays<T> a = {(const T *)q, (const T *)k, (const T *)v, g, beta, (T *)out, state};
-        launch(s, (unsigned)dt_gpu_delta_blocks(d), THREADS, 0, delta_forward_kernel<T>, *d, a, scratch,
-               dt_gpu_delta_work_elems(d, false));
-    });
+    const arrays a = {elements(q, d->dt), elements(k, d->dt), elements(v, d->dt), g, beta, elements(out, d->dt), state};
+    launch(s, (unsigned)dt_gpu_delta_blocks(d), THREADS, 0, delta_forward_kernel, *d, a, scratch,
+           dt_gpu_delta_work_elems(d, false));
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -506,15 +500,13 @@ dt_err cuda_delta_backward(dt_device *dev, const dt_delta *d, const void *q, con
     dt_stream *s = cuda_stream(dev, stream, "delta_backward");
     const int64_t of_heads = (int64_t)d->n_tok * d->n_v_heads * d->k_dim;
     if (d->n_tok == 0) return DT_OK;
-    CUDA_BY_DTYPE(d->dt, T, "delta_backward", {
-        arrays<T> a = {(const T *)q, (const T *)k, (const T *)v, g, beta};
-        a.dout = (const T *)dout, a.dv = (T *)dv, a.dg = dg, a.dbeta = dbeta;
-        a.dq_heads = scratch, a.dk_heads = scratch + of_heads;
-        launch(s, (unsigned)dt_gpu_delta_blocks(d), THREADS, 0, delta_backward_kernel<T>, *d, a, scratch + 2 * of_heads,
-               dt_gpu_delta_work_elems(d, true));
-        launch(s, (unsigned)ceil_div((int64_t)d->n_tok * d->n_k_heads, N_WARPS), THREADS, 0, delta_qk_kernel<T>, *d,
-               (const T *)q, (const T *)k, (const float *)a.dq_heads, (const float *)a.dk_heads, (T *)dq, (T *)dk);
-    });
+    arrays a = {elements(q, d->dt), elements(k, d->dt), elements(v, d->dt), g, beta};
+    a.dout = elements(dout, d->dt), a.dv = elements(dv, d->dt), a.dg = dg, a.dbeta = dbeta;
+    a.dq_heads = scratch, a.dk_heads = scratch + of_heads;
+    launch(s, (unsigned)dt_gpu_delta_blocks(d), THREADS, 0, delta_backward_kernel, *d, a, scratch + 2 * of_heads,
+           dt_gpu_delta_work_elems(d, true));
+    launch(s, (unsigned)ceil_div((int64_t)d->n_tok * d->n_k_heads, N_WARPS), THREADS, 0, delta_qk_kernel, *d, a,
+           elements(dq, d->dt), elements(dk, d->dt));
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -526,10 +518,8 @@ dt_err cuda_delta_step(dt_device *dev, const dt_delta *d, const void *q, const v
     DT_CHECK(state || d->n_tok == 0, DT_ERR_ARG, "internal: delta_step: state is NULL");
     dt_stream *s = cuda_stream(dev, stream, "delta_step");
     if (d->n_tok == 0) return DT_OK;
-    CUDA_BY_DTYPE(d->dt, T, "delta_step", {
-        const arrays<T> a = {(const T *)q, (const T *)k, (const T *)v, g, beta, (T *)out, state};
-        launch(s, (unsigned)((int64_t)d->n_seq * d->n_v_heads), THREADS, 0, delta_step_kernel<T>, *d, a);
-    });
+    const arrays a = {elements(q, d->dt), elements(k, d->dt), elements(v, d->dt), g, beta, elements(out, d->dt), state};
+    launch(s, (unsigned)((int64_t)d->n_seq * d->n_v_heads), THREADS, 0, delta_step_kernel, *d, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }

@@ -244,3 +244,57 @@ dt_err cuda_weigh_rows(dt_device *dev, void *x, void *dy, const int32_t *assignm
     CUDA_LAUNCHED();
     return DT_OK;
 }
+
+/* ---- gates of rows ----------------------------------------------------------------------------------------------- */
+
+/* A warp per row: y *= s with s = sigmoid(gate), and if asked for dgate = s (1 - s) times the sum of x y before. x may
+ * be y. */
+template <class T>
+__global__ void row_gate_kernel(const float *gate, const T *x, T *y, T *dgate, int64_t n_rows, int64_t width, bool fits)
+{
+    constexpr int V = vector_elems<T>;
+    const int64_t r = blockIdx.x * (int64_t)WEIGH_WARPS + threadIdx.x / WARP;
+    if (r >= n_rows) return;
+    const float s = 1.0f / (1.0f + expf(-gate[r]));
+    float sum = 0;
+    for (int64_t c = threadIdx.x % WARP * V; c < width; c += WARP * V) {
+        const int count = elems_left(c, width, V);
+        const bool whole = fits && count == V;
+        const vec<T, V> a = load_vec<V>(x + r * width + c, count, whole);
+        vec<T, V> b = load_vec<V>(y + r * width + c, count, whole);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            const float q = to_float(b.x[e]);
+            sum = fmaf(to_float(a.x[e]), q, sum);
+            b.x[e] = from_float<T>(q * s);
+        }
+        store_vec(y + r * width + c, b, count, whole);
+    }
+    sum = warp_sum(sum);
+    if (dgate && threadIdx.x % WARP == 0) dgate[r] = from_float<T>(sum * (s * (1.0f - s)));
+}
+
+static dt_err row_gate(dt_device *dev, dt_stream *stream, const char *name, const float *gate, const void *x, void *y,
+                       void *dgate, int64_t n_rows, int64_t width, dt_dtype dt)
+{
+    dt_stream *s = cuda_stream(dev, stream, name);
+    if (n_rows == 0) return DT_OK;
+    CUDA_BY_DTYPE(dt, T, name, {
+        launch(s, (unsigned)ceil_div(n_rows, WEIGH_WARPS), WEIGH_WARPS * WARP, 0, row_gate_kernel<T>, gate,
+               (const T *)x, (T *)y, (T *)dgate, n_rows, width, vectors_fit((size_t)width * sizeof(T), x, y));
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_row_gate_forward(dt_device *dev, const float *gate, void *x, int64_t n_rows, int64_t width, dt_dtype dt,
+                             dt_stream *stream)
+{
+    return row_gate(dev, stream, "row_gate_forward", gate, x, x, NULL, n_rows, width, dt);
+}
+
+dt_err cuda_row_gate_backward(dt_device *dev, const float *gate, const void *x, void *dx, void *dgate, int64_t n_rows,
+                              int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    return row_gate(dev, stream, "row_gate_backward", gate, x, dx, dgate, n_rows, width, dt);
+}

@@ -23,6 +23,30 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
 
+/** An array whose element type is an argument of the kernel, not of a template: one instance serves all types. For
+ *  kernels that spend little of their time on loads and stores. */
+struct elements {
+    char *p;
+    dt_dtype dt;
+    elements() = default;
+    __host__ __device__ elements(const void *array, dt_dtype type) : p((char *)array), dt(type) {}
+    __device__ elements operator+(int64_t n) const { return {p + n * (dt == DT_F32 ? 4 : 2), dt}; }
+    __device__ float operator[](int64_t i) const
+    {
+        if (dt == DT_F32) return ((const float *)p)[i];
+        return dt == DT_BF16 ? to_float(((const bf16 *)p)[i]) : to_float(((const __half *)p)[i]);
+    }
+    __device__ void set(int64_t i, float x) const
+    {
+        if (dt == DT_F32)
+            ((float *)p)[i] = x;
+        else if (dt == DT_BF16)
+            ((bf16 *)p)[i] = from_float<bf16>(x);
+        else
+            ((__half *)p)[i] = from_float<__half>(x);
+    }
+};
+
 /** n elements that one instruction loads or stores; the address must be a multiple of its size. */
 template <class T, int n> struct alignas(sizeof(T) * n) vec {
     T x[n];

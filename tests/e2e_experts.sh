@@ -6,7 +6,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data
-sed -i -e 's/^model_type = llama/model_type = qwen3_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nnorm_topk_prob = true/' \
+sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nshared_expert_intermediate_size = 28\nnorm_topk_prob = true/' \
     -e 's/^intermediate_size.*//' "$tmp/tiny.ini"
 
 train 1 one checkpoint.save_steps=3 checkpoint.export=hf
@@ -60,7 +60,13 @@ set -- model.path="$hf" lora.r=4 run.max_steps=3
 sed -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini" >"$tmp/.ini" && mv "$tmp/.ini" "$tmp/tiny.ini"
 train 2 lora "$@" zero.stage=3
 expect_exit "adapters on attention" 0
-train 1 refused "$@" lora.target_modules=gate_proj
+train 1 shared "$@" lora.target_modules=all-linear lora.dropout=0.2
+for way in selective block; do
+    train 1 "shared_$way" "$@" lora.target_modules=all-linear lora.dropout=0.2 model.activation_checkpointing=$way
+    ends "adapters on the shared expert and its gate: the same losses with activation_checkpointing = $way" 0 close_losses shared "shared_$way" 0
+done
+ends "the gate has an adapter" 0 grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
+train 1 refused "$@" lora.target_modules=0.gate_proj
 expect_text "adapters on experts are refused" 'lora.*target_modules.*experts cannot have adapters'
 for base in int8 nf4; do
     train 1 "lora_$base" "$@" lora.base_quantization=$base

@@ -169,6 +169,10 @@ echo '[{"name": "f"}]' >"$tmp/tools.json"
 generate 0 "$m" --prompts "$tmp/messages.jsonl" --tools "$tmp/tools.json" --chat-template plain --max-new-tokens 2 --threads 1 --jsonl
 expect "tools of a file are part of the prompt" grep -qF '"prompt":"[{\"name\": \"f\"}]\n\nUser: hi' "$tmp/text"
 ends "tools in a conversation" 0 run 2 ./dtrain-generate "$m" --chat --prompt hi --tools "$tmp/tools.json" --chat-template plain --max-new-tokens 2 --threads 1
+for talk in "--system s" "--tools $tmp/tools.json" "--chat-template plain" --no-think; do
+    ends_saying "${talk%% *} without a conversation" 64 '^dtrain-generate: error: --system, .*: expected --chat' \
+        run 0 ./dtrain-generate "$m" --prompt hi $talk --threads 1
+done
 echo '[1]' >"$tmp/tools.json"
 ends_saying "tools that are none" 65 'tools.json: tools: expected a list of' run 0 ./dtrain-generate "$m" --chat --prompt hi --tools "$tmp/tools.json" --threads 1
 

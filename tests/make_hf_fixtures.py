@@ -16,6 +16,10 @@ import transformers
 from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
 
+# the experts of a layer as one tensor, as in the published files of Qwen3.5
+FUSED = dict(save_original_format=False)
+
+
 def strip(path):
     """Removes transformers' version fields, which change with its version and which no test reads."""
     with open(os.path.join(path, "config.json")) as f:
@@ -67,10 +71,11 @@ def write_expected(path, case, loss):
 def multimodal(case):
     """The text model of a case inside of a model with a vision tower, and the tensors of multi-token prediction, which transformers drops."""
     text = build(CASES[case], torch.float32)
-    config = transformers.Qwen3_5Config(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings,
+    name = type(text).__name__.replace("ForCausalLM", "")
+    config = getattr(transformers, name + "Config")(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings,
                                         vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20,
                                                            patch_size=2, num_position_embeddings=4))
-    model = transformers.Qwen3_5ForConditionalGeneration(config)
+    model = getattr(transformers, name + "ForConditionalGeneration")(config)
     own = dict(text.named_parameters())
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -84,9 +89,12 @@ def main():
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
-        save(build(CASES[name], torch.float32), root, name)
-    model, state = multimodal("qwen3_5")
-    save(model, root, "qwen3_5_vl", state_dict=state)
+        save(build(CASES[name], torch.float32), root, name, **(FUSED if name == "qwen3_5_moe" else {}))
+        if name in ("qwen3_5", "qwen3_5_moe"):
+            model, state = multimodal(name)
+            save(model, root, name + "_vl", state_dict=state, **FUSED)
+        if name == "mixtral":
+            save(build(CASES[name], torch.float32), root, "mixtral_fused", **FUSED)
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

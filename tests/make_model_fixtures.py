@@ -81,6 +81,10 @@ CASES = {
     "gemma3_text": dict(dict(RMS, rms_norm_eps=1.0, num_hidden_layers=3), model_type="gemma3_text", num_attention_heads=4, num_key_value_heads=1, head_dim=8,
                         query_pre_attn_scalar=100, sliding_window=5, sliding_window_pattern=2, rope_theta=1000000.0, rope_local_base_freq=500.0,
                         rope_scaling=dict(rope_type="linear", factor=8.0), hidden_activation="gelu_pytorch_tanh", pad_token_id=0),
+    # a layer without experts; the shared expert is wider than an expert and narrower than the MLP
+    "qwen2_moe": dict(RMS, model_type="qwen2_moe", num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=5, rope_theta=10000.0,
+                      num_experts=6, num_experts_per_tok=2, moe_intermediate_size=9, shared_expert_intermediate_size=14, mlp_only_layers=[1],
+                      use_sliding_window=True, sliding_window=5, max_window_layers=2),
     "qwen3_moe": dict(RMS, model_type="qwen3_moe", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0,
                       num_experts=7, num_experts_per_tok=3, moe_intermediate_size=12, norm_topk_prob=True, mlp_only_layers=[1], attention_bias=True),
     # more experts than assignments: some have no rows
@@ -100,12 +104,15 @@ CASES = {
     # texts above and below a chunk of 64 tokens; as many key heads as value heads
     "qwen3_5_long": dict(QWEN35, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=3,
                          linear_num_value_heads=3, linear_key_head_dim=17, linear_value_head_dim=6, tie_word_embeddings=True),
+    "qwen3_5_moe": dict(QWEN35, model_type="qwen3_5_moe_text", num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                        num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
                ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
-               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM")
+               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
+               qwen3_5_moe_text="Qwen3_5MoeForCausalLM")
 
 
 def numbers(name, n):

@@ -87,7 +87,8 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"qwen3_moe", DT_ST_F32, DT_F32},     {"qwen3_moe_many", DT_ST_F32, DT_F32},
                {"mixtral", DT_ST_F32, DT_F32},       {"qwen3_5", DT_ST_F32, DT_F32},
                {"qwen3_5_long", DT_ST_F32, DT_F32},  {"internlm3", DT_ST_F32, DT_F32},
-               {"ministral3", DT_ST_F32, DT_F32}};
+               {"ministral3", DT_ST_F32, DT_F32},    {"qwen2_moe", DT_ST_F32, DT_F32},
+               {"qwen3_5_moe", DT_ST_F32, DT_F32}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {

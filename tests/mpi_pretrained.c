@@ -39,14 +39,13 @@ IN_DIR(every_family_loads_at_every_stage)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32},
-                {"gpt2_bare", DT_ST_F32},
-                {"mistral_bf16", DT_ST_BF16},
-                {"qwen3_f16", DT_ST_F16},
-                {"qwen3_5_vl", DT_ST_F32}};
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},  {"mistral_bf16", DT_ST_BF16},
+                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32}, {"qwen3_5_moe_vl", DT_ST_F32},
+                {"mixtral_fused", DT_ST_F32}};
+    enum { N_MORE = sizeof more / sizeof more[0] };
     fixture *f = *state;
     char path[PATH_MAX];
-    for (int c = 0; c < N_CASES + 5; c++) {
+    for (int c = 0; c < N_CASES + N_MORE; c++) {
         const char *name = c < N_CASES ? CASES[c] : more[c - N_CASES].name;
         const dt_st_type type = c < N_CASES ? DT_ST_F32 : more[c - N_CASES].type;
         for (int stage = 0; stage <= 3; stage++) {
@@ -265,6 +264,12 @@ IN_DIR(what_does_not_fit_the_model_is_refused_by_name)
          "`lm_head.weight` differs from `model.embed_tokens.weight`"},
         {"qwen2", NULL, "lm_head.weight", 61, false, false, false, "`lm_head.weight`: expected the shape [61, 20]"},
         {"llama", "lm_head.weight", NULL, 0, true, false, false, "`lm_head.weight` is missing"},
+        {"mixtral_fused", "model.layers.1.mlp.experts.gate_up_proj", NULL, 0, false, true, false,
+         "`model.layers.1.mlp.experts.gate_up_proj`: expected the shape [5, 56, 20] of this model, found [5600]"},
+        {"mixtral_fused", "model.layers.1.mlp.experts.down_proj", NULL, 0, true, false, false,
+         "`model.layers.1.block_sparse_moe.experts.0.w2.weight` is missing"},
+        {"mixtral_fused", NULL, "model.layers.0.block_sparse_moe.experts.0.w1.weight", 5, false, false, false,
+         "`model.layers.0.block_sparse_moe.experts.0.w1.weight`: expected the shape [28, 20]"},
         {"gpt2", NULL, "h.0.attn.bias", 9, false, false, false, NULL},
         {"gpt2", NULL, "transformer.h.1.attn.masked_bias", 1, false, false, false, NULL},
         {"gpt2", wte, "wte.weight", 0, false, false, false, "`wte.weight`: this model has no such tensor"},

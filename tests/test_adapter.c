@@ -130,6 +130,25 @@ TEST(ranks_and_alphas_follow_patterns)
     drop(&a);
 }
 
+/* PEFT takes gate_proj, up_proj and down_proj of a mixture for names of experts, also in layers without experts. */
+TEST(mixtures_have_adapters_on_attention_only)
+{
+    static const char moe[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 8, \"intermediate_size\": 12, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 16, \"num_experts\": 2, "
+        "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": 4, \"mlp_only_layers\": [0]}";
+    struct adapted a;
+    adapt(&a, moe, 0, "r = 4\ntarget_modules = all-linear\n");
+    assert_ok(a.err);
+    assert_int_equal(n_adapted(&a), 8);
+    assert_true(!find(&a, "model.layers.0.mlp.down_proj.lora_A.weight"));
+    drop(&a);
+    adapt(&a, moe, 0, "r = 4\ntarget_modules = q_proj, layers.0.mlp.down_proj\n");
+    assert_fails(a.err, DT_ERR_USAGE,
+                 "this model has no layer 'layers.0.mlp.down_proj'; choose from embed_tokens, q_proj");
+    drop(&a);
+}
+
 TEST(regular_expressions_match_full_paths)
 {
     struct adapted a;

@@ -501,7 +501,7 @@ TEST(transformers_finds_the_same)
         "gpt2",     "gpt2_variant", "llama",     "llama_linear", "llama_dynamic", "mistral",        "qwen2",
         "qwen3",    "olmo2",        "granite",   "smollm3",      "gemma2",        "gemma3_text",    "olmo3",
         "seed_oss", "phi3_partial", "glm",       "glm4",         "qwen3_moe",     "qwen3_moe_many", "mixtral",
-        "qwen3_5",  "qwen3_5_long", "internlm3", "ministral3",   "phi3"};
+        "qwen3_5",  "qwen3_5_long", "internlm3", "ministral3",   "phi3",          "qwen2_moe",      "qwen3_5_moe"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

@@ -82,7 +82,7 @@ TEST(openai_s_forms_are_the_same_conversation)
     dt_chat *c;
     char record[600];
     open_with(&c, hermes);
-    assert_true(dt_chat_reads_tools(c) && dt_chat_writes_calls(c));
+    assert_true(dt_chat_reads_tools(c, false) && dt_chat_writes_calls(c));
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         snprintf(record, sizeof record, "{\"messages\": [" Q "{\"role\": \"assistant\", %s}, " END "}", calls[i]);
         writes(c, record, ASKED "{" CALL("{\"a\": 1}") "<|im_end|>}\n" ANSWERED);
@@ -185,7 +185,7 @@ TEST(templates_without_tools_get_text)
 {
     dt_chat *c;
     assert_int_equal(dt_chat_open(&c, "plain", &fake), DT_OK);
-    assert_false(dt_chat_reads_tools(c) || dt_chat_writes_calls(c));
+    assert_false(dt_chat_reads_tools(c, false) || dt_chat_writes_calls(c));
     writes(c,
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"so\", \"tool_calls\": [{\"name\": \"f\", "
            "\"arguments\": {\"a\": 1}}]}, " END ", \"tools\": [{\"name\": \"f\"}]}",
@@ -193,6 +193,36 @@ TEST(templates_without_tools_get_text)
            "1}}</s>}Tool: 12\nAssistant:{ x</s>}");
     writes(c, GLAIVE("{\\\"name\\\":\\\"f\\\"}"),
            "User: q\nAssistant:{ {\"name\":\"f\"}</s>}Tool: 12\nAssistant:{ x</s>}");
+    dt_chat_close(c);
+}
+
+/* A template that writes tools in a system message only. A conversation without one gets text. */
+TEST(tools_in_the_system_message_only)
+{
+    dt_chat *c;
+    open_with(&c, "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                  "{% if m.role == 'system' and tools %}({{ tools[0].function.name }}){% endif %}</s>{% endfor %}"
+                  "{% if add_generation_prompt %}<assistant>{% endif %}");
+    assert_true(dt_chat_reads_tools(c, true) && !dt_chat_reads_tools(c, false));
+    writes(c,
+           "{\"messages\": [{\"role\": \"system\", \"content\": \"be\"}, " Q
+           "{\"role\": \"assistant\", \"content\": \"x\"}], \"tools\": [" TOOL "]}",
+           "<system>be(f)</s><user>q</s><assistant>{x</s>}");
+    writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"x\"}], \"tools\": [{\"name\": \"f\"}]}",
+           "<system>[{\"name\": \"f\"}]</s><user>q</s><assistant>{x</s>}");
+    dt_chat_close(c);
+}
+
+/* As OLMo 3's: only the last answer ends with the end-of-text token. */
+TEST(calls_that_end_as_a_question_does)
+{
+    dt_chat *c;
+    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+                  "{% for c in m.tool_calls or [] %}<c>{{ c.function.name }}({{ c.function.arguments | tojson }})</c>"
+                  "{% endfor %}{% if m.role == 'assistant' and loop.last %}{{ eos_token }}{% else %}<|im_end|>\n"
+                  "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, " END "}",
+           ASKED "{<c>f({})</c><|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x</s>}");
     dt_chat_close(c);
 }
 

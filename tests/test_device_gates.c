@@ -274,6 +274,34 @@ TEST(blocks)
     }
 }
 
+/* ---- gates of rows ----------------------------------------------------------------------------------------------- */
+
+TEST(gates_of_rows)
+{
+    fixture *f = *state;
+    static const int64_t sizes[][2] = {{1, 1}, {9, 20}, {34, 64}, {6, 1100}}; /* rows, width */
+    for (int c = 0; c < 4 * N_TYPES; c++) {
+        const int64_t rows = sizes[c % 4][0], width = sizes[c % 4][1];
+        const dt_dtype dt = types[c / 4];
+        ref_array gate = ref_random(DT_F32, rows, 1, 5), x = ref_random(dt, rows * width, 2, 1), y = ref_copy(&x),
+                  dx = ref_random(dt, rows * width, 3, 1), dgate = ref_new(dt, rows);
+        double *wy = ref_doubles(&x), *wdx = ref_doubles(&dx), *wdg = calloc((size_t)rows, sizeof *wdg);
+        for (int64_t i = 0; i < rows * width; i++) {
+            const double s = sigmoid(ref_get(&gate, i / width));
+            wdg[i / width] += s * (1 - s) * wy[i] * wdx[i];
+            wy[i] *= s, wdx[i] *= s;
+        }
+        RUN(row_gate_forward, ON(gate), ON(y), rows, width, dt);
+        RUN(row_gate_backward, ON(gate), ON(x), ON(dx), ON(dgate), rows, width, dt);
+        expect_near(&y, wy, 0x1p-24 * 16, "y");
+        expect_near(&dx, wdx, 0x1p-24 * 16, "dx");
+        expect_near(&dgate, wdg, 0x1p-24 * (16 + (double)width), "dgate");
+        ref_array *const all[] = {&gate, &x, &y, &dx, &dgate};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
+        free(wy), free(wdx), free(wdg);
+    }
+}
+
 TEST(inconsistent_values_are_refused)
 {
     fixture *f = *state;

@@ -162,6 +162,20 @@ TEST(what_generation_blocks_write_is_known)
     dt_jinja_result_free(&r);
 }
 
+TEST(nested_generation_blocks_are_one)
+{
+    static const char text[] = "{% generation %}{% endgeneration %}a{% for i in [1, 2] %}{% generation %}b"
+                               "{% generation %}{% if i == 2 %}{% break %}{% endif %}c{% endgeneration %}d"
+                               "{% endgeneration %}{% endfor %}{% generation %}e{% endgeneration %}";
+    static const dt_jinja_part want[] = {{0, 0}, {1, 4}, {4, 5}, {5, 6}};
+    dt_jinja_result r;
+    assert_int_equal(render(text, &r), DT_OK);
+    assert_string_equal(r.text, "abcdbe");
+    assert_int_equal(r.n_generated, 4);
+    assert_memory_equal(r.generated, want, sizeof want);
+    dt_jinja_result_free(&r);
+}
+
 TEST(a_template_that_asks_for_the_date_is_known)
 {
     dt_jinja_result r;

@@ -262,6 +262,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'qwen3_5_text', 'linear_key_head_dim': 257}", "linear_key_head_dim", "257"},
         {"{'model_type': 'qwen3_5_text', 'linear_conv_kernel_dim': 9}", "linear_conv_kernel_dim", "9"},
         {"{'model_type': 'qwen3_5_text', 'attn_output_gate': false}", "attn_output_gate", "true"},
+        {"{'model_type': 'qwen3_5_text', 'hidden_act': 'gelu'}", "hidden_act", "silu"},
         {"{'model_type': 'qwen3_5', 'vision_config': {}}", "text_config", "nothing"},
         {"{'model_type': 'qwen3_5', 'text_config': {'head_dim': 'x'}}", "text_config.head_dim", "x"},
         {"[1]", "config.json", "[1]"},
@@ -386,7 +387,8 @@ TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
 TEST(every_field_that_decides_what_a_model_computes_is_compared)
 {
     dt_layer layers[2] = {{0}, {.slides = true}}, other[2] = {{.slides = true}, {.slides = true}},
-             unrotated[2] = {{.unrotated = true}, {.slides = true}};
+             unrotated[2] = {{.unrotated = true}, {.slides = true}}, sparse[2] = {{.sparse = true}, {.slides = true}},
+             linear[2] = {{.linear = true}, {.slides = true}};
     const dt_model_config a = {.num_hidden_layers = 2, .layers = layers, .rope_theta = 1e4};
 #define OTHER(member, value)                                                                                           \
     do {                                                                                                               \
@@ -426,6 +428,8 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(layers, other);
     OTHER(layers, NULL);
     OTHER(layers, unrotated);
+    OTHER(layers, sparse);
+    OTHER(layers, linear);
     OTHER(sliding_window, 1);
     OTHER(scale_attn_weights, true);
     OTHER(scale_attn_by_inverse_layer_idx, true);

@@ -175,13 +175,13 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
     char layers[1024];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++) {
         const char *name = l->target_modules.list[i];
+        if (names_layer(name, mc, units, n_units)) continue;
         DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
                  "experts cannot have adapters, but '%s' is the name of one; choose from %s", name,
                  list_layers(mc, units, n_units, layers, sizeof layers));
-        DT_CHECK(names_layer(l->target_modules.list[i], mc, units, n_units), DT_ERR_USAGE,
-                 "this model has no layer '%s'%s; choose from %s", l->target_modules.list[i],
-                 mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
-                 list_layers(mc, units, n_units, layers, sizeof layers));
+        return dt_fail(DT_ERR_USAGE, "this model has no layer '%s'%s; choose from %s", name,
+                       mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
+                       list_layers(mc, units, n_units, layers, sizeof layers));
     }
     return DT_OK;
 }

@@ -112,13 +112,19 @@ static dt_err look_at_thoughts(dt_chat *c)
     return DT_OK;
 }
 
-static dt_err look_at_tools(dt_chat *c, const dt_message *talk, const json_t *tools)
+/* Some templates write tools only in a system message. */
+static dt_err look_at_tools(dt_chat *c, const dt_message *asked, const json_t *tools)
 {
-    dt_jinja_result r;
-    bool taken;
-    DT_TRY(try(c, talk, 1, tools, 0, &r, &taken));
-    c->reads_tools = taken && strstr(r.text, tool_name);
-    dt_jinja_result_free(&r);
+    static const char system[] = "probe system";
+    const dt_message talk[] = {{.role = DT_ROLE_SYSTEM, .text = system, .nbytes = strlen(system)}, *asked};
+    for (int from = 1; from >= 0; from--) {
+        dt_jinja_result r;
+        bool taken;
+        DT_TRY(try(c, talk + from, 2 - from, tools, 0, &r, &taken));
+        *(from ? &c->reads_tools : &c->reads_tools_in_system) =
+            taken ? strstr(r.text, tool_name) != NULL : c->reads_tools;
+        dt_jinja_result_free(&r);
+    }
     return DT_OK;
 }
 

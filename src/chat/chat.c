@@ -377,7 +377,7 @@ const char *dt_chat_name(const dt_chat *c) { return c->name; }
 const char *dt_chat_source(const dt_chat *c) { return c->source; }
 int32_t dt_chat_end_token(const dt_chat *c) { return c->end_token; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
-bool dt_chat_reads_tools(const dt_chat *c) { return c->reads_tools; }
+bool dt_chat_reads_tools(const dt_chat *c, bool system) { return system ? c->reads_tools_in_system : c->reads_tools; }
 bool dt_chat_writes_calls(const dt_chat *c) { return c->writes_calls; }
 void dt_chat_for_images(dt_chat *c) { c->wrapped = !c->writes_bos; }
 const char *dt_chat_input_system(const dt_chat *c) { return dt_form_text(c->form, "input_system"); }

@@ -44,11 +44,12 @@ struct dt_chat {
     char *after_question, *after_answer, *header;
     int32_t end_token;
     dt_wrap wrap;
-    bool writes_bos;              /* the template begins with BOS */
-    bool wrapped;                 /* the tokenizer's BOS is put before the text */
-    bool parts;                   /* contents are passed as lists of parts */
-    bool text_parts, image_parts; /* lists of texts, or of images and texts, are passed as they are */
-    bool reads_tools, writes_calls, writes_thoughts;
+    bool writes_bos;                         /* the template begins with BOS */
+    bool wrapped;                            /* the tokenizer's BOS is put before the text */
+    bool parts;                              /* contents are passed as lists of parts */
+    bool text_parts, image_parts;            /* lists of texts, or of images and texts, are passed as they are */
+    bool reads_tools, reads_tools_in_system; /* without a system message, and with one */
+    bool writes_calls, writes_thoughts;
     bool has_header;         /* add_generation_prompt adds text */
     dt_content call_content; /* of an answer with calls, if the record does not say */
     bool call_text;          /* arguments of calls are passed as JSON text, not as objects */

@@ -164,19 +164,24 @@ static size_t skip_token(const talk *t, const char *text, const char *end)
     return n > 0 && !begins ? skip(text, end, n) : 0;
 }
 
+/* Length of the token with which the template ends a question, at the start of a text. 0: none. */
+static size_t skip_question_end(const talk *t, const char *text)
+{
+    return skip_token(t, text, t->c->after_question + strspn(t->c->after_question, " \n"));
+}
+
 /* Length of the special tokens at the start of a text with which the template ends an answer. Without any, length of
  * the token with which it ends a question. 0: none. */
 static size_t skip_end(const talk *t, const char *text)
 {
-    const char *answer = t->c->after_answer + strspn(t->c->after_answer, " \n"),
-               *question = t->c->after_question + strspn(t->c->after_question, " \n");
+    const char *answer = t->c->after_answer + strspn(t->c->after_answer, " \n");
     size_t n = 0;
     for (size_t more; (more = skip_token(t, text + n, answer + n)) > 0;) n += more;
-    return n > 0 ? n : skip_token(t, text, question);
+    return n > 0 ? n : skip_question_end(t, text);
 }
 
 /* Length of the end of an answer with tool calls: up to the last special token that also ends the calls of a last
- * answer. If there are no such tokens, the whole end without white space. 0: none. */
+ * answer, or instead of it a question. If there are no such tokens, the whole end without white space. 0: none. */
 static size_t skip_calls_end(const talk *t, const dt_message *m, const char *text)
 {
     const char *after = t->c->after_call ? t->c->after_call : "";
@@ -193,7 +198,11 @@ static size_t skip_calls_end(const talk *t, const dt_message *m, const char *tex
             continue;
         }
         more = dt_chat_token_at(t->c, after, &token);
-        if (skip(text + at, after, more ? more : 1) == 0) break;
+        if (skip(text + at, after, more ? more : 1) == 0) {
+            const size_t ended = more ? skip_question_end(t, text + at) : 0;
+            if (ended) n = at + ended;
+            break;
+        }
         at += more ? more : 1;
         after += more ? more : 1;
         if (more) n = at;

@@ -267,9 +267,10 @@ static dt_err write_arguments(dt_messages *m, dt_message *to)
 dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)
 {
     c = dt_chat_for(c, m->tools);
-    if (m->tools && dt_chat_reads_tools(c)) m->tools_text = NULL;
+    const bool system = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM;
+    if (m->tools && dt_chat_reads_tools(c, system)) m->tools_text = NULL;
     if (m->tools_text) {
-        if (m->n == 0 || m->item[0].role != DT_ROLE_SYSTEM) DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, "", 0));
+        if (!system) DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, "", 0));
         DT_TRY(join(m, &m->item[0], "\n\n", m->tools_text));
         m->tools_are_text = true;
         json_decref(m->tools);

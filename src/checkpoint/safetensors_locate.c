@@ -29,35 +29,37 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
-/* Are the experts of a layer one tensor, as transformers has them in memory? */
-static bool has_fused_experts(const locate_job *job)
-{
-    for (int i = 0; i < job->s.n_tensors; i++)
-        if (strstr(job->s.tensors[i].name, ".experts.gate_up_proj")) return true;
-    return false;
-}
-
 /* Explains a missing or an unexpected tensor. */
 static const char *hint(const locate_job *job, const char *name)
 {
     if (dt_stored_section_of(name) == DT_STORED_PROJECTOR && !job->has[DT_STORED_LANGUAGE])
         return "; the projector's type differs from vision.projector_type";
-    if (has_fused_experts(job))
-        return "; the file has all experts of a layer in one tensor: save the model without save_original_format=False";
     return dt_stored_head_hint(name, dt_safetensors_find(&job->s, DT_STORED_SCORE));
+}
+
+/* The tensor that contains t; *of: t, or the fused tensor. NULL: none. */
+static const dt_st_tensor *find(const locate_job *job, const dt_tensor *t, dt_tensor *of)
+{
+    const dt_st_tensor *found = dt_stored_find(&job->s, t->name);
+    *of = *t;
+    if (found || !t->fused.name) return found;
+    *of = dt_tensor_fused(t);
+    return dt_stored_find(&job->s, of->name);
 }
 
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
-    dt_tensor plain;
+    dt_tensor plain, of;
     const dt_tensor *t = dt_stored_plain(slot, &plain).tensor;
-    const dt_st_tensor *found = dt_stored_find(&job->s, t->name);
+    const dt_st_tensor *found = find(job, t, &of);
     *location = (dt_stored_location){.quantise = slot->tensor->part >= DT_CODES};
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s.n_files == 1 ? job->s.files[0] : job->path,
              t->name, hint(job, t->name));
-    return take(job, found, t, location);
+    DT_TRY(take(job, found, &of, location));
+    if (of.n_elems != t->n_elems) location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);
+    return DT_OK;
 }
 
 static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map *map)
@@ -94,10 +96,11 @@ static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_sl
 {
     const bool scored = dt_safetensors_find(&job->s, DT_STORED_SCORE);
     for (int i = 0; i < n_slots; i++) {
-        dt_tensor plain;
-        const char *name = dt_stored_plain(&slots[i], &plain).tensor->name;
+        dt_tensor plain, of;
+        const dt_tensor *t = dt_stored_plain(&slots[i], &plain).tensor;
+        const char *name = t->name;
         if (!job->has[dt_stored_section_of(name)] || dt_stored_may_stay(&slots[i])) continue;
-        if (!dt_stored_find(&job->s, name) && !(scored && strcmp(name, DT_STORED_HEAD) == 0)) return false;
+        if (!find(job, t, &of) && !(scored && strcmp(name, DT_STORED_HEAD) == 0)) return false;
     }
     return true;
 }

@@ -196,7 +196,7 @@ static void default_text(const dt_key *k, char *out, size_t size)
 /* "integer from 0 to 7, samples" */
 static void describe(const dt_key *k, char *out, size_t size)
 {
-    char expected[200];
+    char expected[320];
     dt_key_expectation(k, expected, sizeof expected);
     const char *what = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL ? strchr(expected, ' ') + 1 : expected;
     snprintf(out, size, "%s%s%s", what, k->unit[0] ? ", " : "", k->unit);
@@ -273,7 +273,7 @@ static dt_err no_such_filter(const char *filter)
 
 static void print_key(FILE *out, const dt_key *k)
 {
-    char type[240], initial[160], text[440];
+    char type[360], initial[160], text[560];
     describe(k, type, sizeof type);
     default_text(k, initial, sizeof initial);
     snprintf(text, sizeof text, "%s; default: %s", type, initial);
@@ -317,7 +317,7 @@ static void print_cell(FILE *out, const char *text)
 
 void dt_config_print_markdown(FILE *out)
 {
-    char type[240], initial[160];
+    char type[360], initial[160];
     const char *section = "";
     fprintf(out, "# Configuration keys\n\n"
                  "This page lists every key of a configuration file with its type, default and meaning. It is for\n"

@@ -219,7 +219,7 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
 
 dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical)
 {
-    char expected[200], number[DT_KEY_NUMBER_TEXT], meant[120];
+    char expected[320], number[DT_KEY_NUMBER_TEXT], meant[120];
     const char *word = "";
     const bool absent = k->maybe && !*text;
     bool on;

@@ -129,6 +129,17 @@ dt_tensor dt_tensor_whole(const dt_tensor *t)
     return whole;
 }
 
+dt_tensor dt_tensor_fused(const dt_tensor *t)
+{
+    const dt_fused *f = &t->fused;
+    dt_tensor fused = *t;
+    snprintf(fused.name, sizeof fused.name, "%.*s%s", f->n_prefix, t->name, f->name);
+    fused.n_dims = f->n_dims;
+    fused.n_elems = 1;
+    for (int d = 0; d < f->n_dims; d++) fused.n_elems *= fused.shape[d] = f->shape[d];
+    return fused;
+}
+
 int64_t dt_tensor_n_trainable(const dt_tensor *t)
 {
     int64_t n_rows = 0;

@@ -118,11 +118,14 @@ static int begin_part(dt_jctx *x, size_t from)
     return n;
 }
 
+/* A block within another one adds nothing to it. */
 static flow run_generation(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
-    if (out != x->output) return run_body(x, new_scope(x, s), node->left, out);
+    if (out != x->output || x->generates) return run_body(x, new_scope(x, s), node->left, out);
     const int part = begin_part(x, out->n);
+    x->generates = true;
     const flow f = run_body(x, new_scope(x, s), node->left, out);
+    x->generates = false;
     x->generated[part].to = out->n;
     return f;
 }

@@ -33,6 +33,7 @@ typedef struct dt_jctx {
     int depth;
     time_t now;
     bool raised, dated;
+    bool generates; /* within a generation block */
     dt_err err;
     struct dt_jscope *globals;
     const struct dt_jbuf *output; /* of the whole template */

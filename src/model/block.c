@@ -13,12 +13,13 @@
  * need none. */
 #include "mixer.h"
 
+enum { OF_MLP = 1 << SLOT_UP | 1 << SLOT_MLP_GATE, OF_EXPERTS = OF_MLP | 1 << SLOT_ROUTER | 1 << SLOT_EXPERT_UP };
+
 static const struct mixer MIXERS[] = {
-    [STEP_ATTENTION] = {SLOT_QKV, SLOT_O, SLOT_QKV, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
-    [STEP_MLP] = {SLOT_UP, SLOT_DOWN, SLOT_UP, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
-    [STEP_DELTA] = {SLOT_DELTA_IN, SLOT_DELTA_OUT, SLOT_DELTA_IN, SITE_ATTENTION, dt_delta_mix, dt_delta_mix_backward,
-                    NULL},
-    [STEP_EXPERTS] = {SLOT_ROUTER, SLOT_EXPERT_DOWN, SLOT_EXPERT_UP, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
+    [STEP_ATTENTION] = {1 << SLOT_QKV, SLOT_O, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
+    [STEP_MLP] = {OF_MLP, SLOT_DOWN, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
+    [STEP_DELTA] = {1 << SLOT_DELTA_IN, SLOT_DELTA_OUT, SITE_ATTENTION, dt_delta_mix, dt_delta_mix_backward, NULL},
+    [STEP_EXPERTS] = {OF_EXPERTS, SLOT_EXPERT_DOWN, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
                       dt_experts_finish}};
 
 static const struct mixer *mixer_of(const struct block *b, int i) { return &MIXERS[b->branch[i].mixer]; }
@@ -50,8 +51,9 @@ const void *dt_mixer_input(const struct block *b, int i, const struct block_acts
 dt_err dt_mixer_remake_input(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                              const struct block_acts *a)
 {
-    const struct mixer *k = mixer_of(b, i);
-    const bool read = dt_linear_keeps_input(&b->linear[k->first]) || dt_linear_keeps_input(&b->linear[k->also]);
+    bool read = false;
+    for (int s = 0; s < N_LINEARS; s++)
+        read = read || (mixer_of(b, i)->reads & 1U << s && dt_linear_keeps_input(&b->linear[s]));
     return dt_model_remakes(m) && read ? pre_norm(m, b, i, w, a) : DT_OK;
 }
 
@@ -67,9 +69,12 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
     const void *x = input_of(a, i);
     void *y = i == 0 ? a->x_mid : a->x_out, *z = post && m->opt.training ? k->out : m->s.drop;
     const struct with_matmul with = {.addend = fused ? x : NULL, .low = a->low[last]};
-    if (!post && !want_output) return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok), with.low);
+    const bool alone = !post && !want_output;
     if (mixer_of(b, i)->finish) {
-        DT_TRY(mixer_of(b, i)->finish(m, b, w, a, with.addend, fused ? y : z));
+        DT_TRY(mixer_of(b, i)->finish(m, b, w, a, with.addend, alone ? NULL : fused ? y : z));
+        if (alone) return DT_OK;
+    } else if (alone) {
+        return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok), with.low);
     } else {
         DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
     }

@@ -17,8 +17,9 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
 
 uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site)
 {
-    enum { N_ADAPTED = SLOT_DOWN + 1 }; /* slots with adapters */
-    return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_ADAPTED + (uint64_t)site);
+    enum { FIRST = SLOT_DOWN + 1 }; /* the first slots of a layer, then the others: keys are distinct */
+    const uint64_t others = (uint64_t)(site / FIRST) << 32;
+    return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * FIRST + (uint64_t)(site % FIRST) + others);
 }
 
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)

@@ -113,7 +113,7 @@ static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot 
 /* The linear layer of a slot: one matmul computes its modules. Experts: found by the first one's. */
 static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct block *b, enum slot slot)
 {
-    const struct module *first = dt_family_find(m->mc->family->block, slot);
+    const struct module *first = dt_family_find_in(m->mc->family->block, slot, b->traits);
     char names[MAX_LOW][64];
     struct fused of = {{NULL}, {0}};
     int64_t n_in = 0;
@@ -126,7 +126,7 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     }
     struct linear l = linear_at(m, u, slot, b->layer, n_in, &of);
     l.n_groups = first->flags & PER_EXPERT ? (int)m->E : 0;
-    l.in_fp32 = slot == SLOT_ROUTER;
+    l.in_fp32 = slot == SLOT_ROUTER || slot == SLOT_MLP_GATE;
     return l;
 }
 
@@ -175,8 +175,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
-        const struct module *first = dt_family_find(of, s);
-        const bool here = first && dt_module_is_in(first, b->traits);
+        const bool here = dt_family_find_in(of, s, b->traits) != NULL;
         b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;
         complete = complete && here == dt_exists(b->linear[s].w);
     }

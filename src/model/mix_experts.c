@@ -1,5 +1,6 @@
 /* mix_experts.c - a mixture of experts as the mixer of a branch: y_t = sum over the k experts e of token t of
- * w_te down_e(act(gate_e(x_t)) * up_e(x_t)), with the weights w of the router (dt_routing).
+ * w_te down_e(act(gate_e(x_t)) * up_e(x_t)), with the weights w of the router (dt_routing). A shared expert is an MLP
+ * of all tokens, added to y (mix_mlp.c).
  *
  * The rows of all tokens are gathered in the order of their experts, so that one grouped matmul computes all experts.
  * No token is dropped. There are T k rows in any case, so the host need not know how many each expert gets. Sums over a
@@ -14,6 +15,8 @@ static dt_routing route_of(const dt_model *m)
     return (dt_routing){
         .n_tok = m->n_tok, .n_experts = (int32_t)m->E, .k = (int32_t)m->k, .normalise = m->mc->norm_topk_prob};
 }
+
+static bool shares(const struct block *b) { return dt_exists(b->linear[SLOT_UP].w); }
 
 static int64_t n_rows(const dt_model *m) { return m->n_tok * m->k; }
 
@@ -45,6 +48,7 @@ dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_v
 {
     const struct expert_acts *k = &a->experts;
     const struct with_matmul each = {.group_start = k->start};
+    if (shares(b)) DT_TRY(dt_mlp_mix(m, b, w, a, x, cache, inner));
     *inner = k->act;
     DT_TRY(route(m, b, w, k, x));
     DT_TRY(gather(m, k, x));
@@ -56,7 +60,13 @@ dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_para
                          const void *addend, void *y)
 {
     const struct expert_acts *k = &a->experts;
-    const struct with_matmul each = {.group_start = k->start};
+    const struct with_matmul each = {.group_start = k->start}, shared = {.addend = addend, .low = a->low[SLOT_DOWN]};
+    const struct linear *down = &b->linear[SLOT_DOWN];
+    if (!y) return dt_low_rank_project(m, down, w, a->act, dt_low_rank_tokens(m, m->n_tok), shared.low);
+    if (shares(b)) {
+        DT_TRY(dt_linear_forward(m, down, w, a->act, down->n_in, y, m->C, m->n_tok, shared));
+        addend = y;
+    }
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_EXPERT_DOWN], w, k->act, m->X, m->s.rows, m->C, n_rows(m), each));
     return m->ops->combine_rows(m->dev, m->s.rows, k->row, k->weight, addend, y, m->n_tok, m->k, m->C, m->opt.dtype,
                                 m->stream);
@@ -77,9 +87,9 @@ static dt_err down_backward(const dt_model *m, const struct block *b, const dt_p
     return m->ops->glu_backward(m->dev, m->mc->act, a->up, m->s.drows, a->up, m->opt.dtype, n_rows(m), m->X, m->stream);
 }
 
-/* The gradients of up, and s.dnorm = its part of the gradient of x. */
+/* The gradients of up, and s.dnorm = its part of the gradient of x, plus addend (NULL: 0). */
 static dt_err up_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
-                          const struct expert_acts *a, const void *x)
+                          const struct expert_acts *a, const void *x, const void *addend)
 {
     const struct linear *up = &b->linear[SLOT_EXPERT_UP];
     const struct with_matmul each = {.group_start = a->start};
@@ -88,7 +98,7 @@ static dt_err up_backward(const dt_model *m, const struct block *b, const dt_par
         DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));
     }
     DT_TRY(dt_linear_input_gradient(m, up, w, a->up, 2 * m->X, m->s.rows, m->C, each, n_rows(m)));
-    return m->ops->combine_rows(m->dev, m->s.rows, a->row, NULL, NULL, m->s.dnorm, m->n_tok, m->k, m->C, m->opt.dtype,
+    return m->ops->combine_rows(m->dev, m->s.rows, a->row, NULL, addend, m->s.dnorm, m->n_tok, m->k, m->C, m->opt.dtype,
                                 m->stream);
 }
 
@@ -100,9 +110,10 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const struct with_matmul onto = {.addend = m->s.dnorm};
     const dt_routing r = route_of(m);
     const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
+    if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
     DT_TRY(down_backward(m, b, w, g, k, dy));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
-    DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a)));
+    DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL));
     DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, dprob, m->s.dlogits, m->opt.dtype,
                                   m->stream));
     return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,

@@ -8,8 +8,8 @@
 /** Forward and backward of a mixer, which starts and ends with a linear layer. block.c computes the last layer's
  *  forward, and everything outside of the two. */
 struct mixer {
-    enum slot first, last;
-    enum slot also;         /* another layer that reads the branch's input; or first */
+    unsigned reads; /* the slots of the layers that read the branch's input: bits */
+    enum slot last;
     enum dropout_site site; /* of the branch */
     /* inner: out, the input of the last layer, from the input x. cache: keys and values of the tokens so far; NULL:
      * without */
@@ -18,8 +18,8 @@ struct mixer {
     /* s.dnorm: out, the gradient of branch i's input, from dy, that of the last layer's output */
     dt_err (*backward)(const dt_model *m, const struct block *b, int i, const dt_param_view *w, const dt_grad_view *g,
                        const struct block_acts *a, const void *dy);
-    /* y = the output of the last layer, from `inner`, plus addend (NULL: 0), which may be y. NULL: block.c calls
-     * dt_linear_forward */
+    /* y = the output of the last layer, from `inner`, plus addend (NULL: 0), which may be y. y NULL: only what backward
+     * needs. finish NULL: block.c calls dt_linear_forward */
     dt_err (*finish)(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                      const void *addend, void *y);
 };

@@ -1,7 +1,7 @@
 /* model_private.h - shared declarations of the layer loop.
  *
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim,
- *          K = num_key_value_heads * head_dim, W = Q + 2K, F intermediate_size,
+ *          K = num_key_value_heads * head_dim, W = Q + 2K, F the width of an MLP's hidden layer (blocks may differ),
  *          U = F (plain MLP) or 2F (gate and up concatenated), V vocab_size, R rows of a chunk of the head.
  *          Of linear attention: H value heads, Z their width, M = Z and the width of q and k, I = M + Z + 2 H.
  *          Of mixtures: E num_experts, k num_experts_per_tok, X moe_intermediate_size, N = T k rows.
@@ -139,6 +139,7 @@ struct block_acts {
     void *raw;                  /* [T,W]: q, k, v */
     void *att;                  /* [T,Q] */
     void *up;                   /* [T,U]: before the activation; backward overwrites it with its gradient (gated) */
+    float *row_gate;            /* [T]: of an MLP with a gate, before the sigmoid */
     float *lse;                 /* [T, heads] */
     void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
     struct branch_acts branch[N_BRANCHES];
@@ -147,7 +148,7 @@ struct block_acts {
     void *gate;              /* [T,Q]: of attention's output; backward overwrites it with its gradient */
     /* cheap to recompute */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed if it is part of raw) */
-    void *act;              /* [T,F] */
+    void *act;              /* [T,F], after the gate */
     float *rstd_q, *rstd_k; /* [T, heads] */
 };
 
@@ -156,6 +157,7 @@ struct scratch {
     void *dx;    /* [T,C]: gradient of the residual stream */
     void *drop;  /* [T,C]: a branch before its residual is added, or its gradient after dropout */
     void *dact;  /* [T,F] */
+    void *dgate; /* [T]: gradient of row_gate */
     void *dnorm; /* [T,C] */
     void *datt;  /* [T,Q] */
     void *dqkv;  /* [T,W] */
@@ -350,10 +352,9 @@ struct dt_model {
     dt_stream *stream;
     dt_phase *phase;
 
-    int64_t C, Q, K, W, F, U, V;
+    int64_t C, Q, K, W, V;
     int64_t E, k, X;    /* 0: no experts */
     int64_t H, Z, M, I; /* 0: no linear attention */
-    bool dense;         /* a block has an MLP without experts */
     size_t elem;        /* bytes of an activation or parameter */
     bool tied;
     bool dropout; /* any layer has dropout */

@@ -23,7 +23,7 @@ static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATI
 static const dt_memspace SPACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
 /* The maximum of a requirement over all blocks and the head, for one site or for any (N_LINEARS). Blocks may differ. */
-static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
+static int64_t most_of(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
 {
     int64_t most = site == N_LINEARS ? of(&m->head) : 0;
     for (int64_t i = 0; i < m->n_stages; i++) {
@@ -34,6 +34,8 @@ static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct 
     return most;
 }
 
+static int64_t n_in(const struct linear *l) { return l->n_in; }
+static int64_t n_out(const struct linear *l) { return l->n_out; }
 static int64_t low_r(const struct linear *l) { return l->low_r; }
 static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in : 0; }
 
@@ -90,7 +92,8 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     a->used = from; /* a layer has one kind of attention */
     place_delta(m, a, &s->delta);
     if (full_end > a->used) a->used = full_end;
-    s->up = dt_take(a, m->dense ? T : 0, m->U, e);
+    s->up = dt_take(a, T, most_of(m, SLOT_UP, n_out), e);
+    s->row_gate = dt_take(a, T, most_of(m, SLOT_MLP_GATE, n_out), f);
     place_experts(m, a, &s->experts);
     for (int i = 0; i < N_BRANCHES; i++) {
         const struct branch *of = &a_block(m)->branch[i];
@@ -98,7 +101,7 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
         s->branch[i].post = place_stats(m, a, dt_exists(of->post.w));
         s->branch[i].out = dt_take(a, m->opt.training && dt_exists(of->post.w) ? T : 0, m->C, e);
     }
-    for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_low(m, i, low_r), e);
+    for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_of(m, i, low_r), e);
 }
 
 static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
@@ -107,7 +110,7 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     const size_t e = m->elem, f = sizeof(float);
     for (int i = 0; i < N_BRANCHES; i++)
         s->branch[i].norm = dt_take(a, dt_exists(a_block(m)->branch[i].pre.w) ? T : 0, m->C, e);
-    s->act = dt_take(a, m->dense ? T : 0, m->F, e);
+    s->act = dt_take(a, T, most_of(m, SLOT_DOWN, n_in), e);
     s->experts.act = dt_take(a, T * m->k, m->X, e);
     s->delta.mixed = dt_take(a, T, m->M, e);
     s->delta.normed = dt_take(a, T, m->Z, e);
@@ -141,7 +144,8 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
     m->s.dnorm = dt_take(a, T, m->C, e);
     const size_t from = a->used;
-    m->s.dact = dt_take(a, m->dense ? T : 0, m->F, e);
+    m->s.dact = dt_take(a, T, most_of(m, SLOT_DOWN, n_in), e);
+    m->s.dgate = dt_take(a, T, most_of(m, SLOT_MLP_GATE, n_out), e);
     m->s.drows = dt_take(a, T * m->k, m->X, e);
     m->s.dweight = dt_take(a, T * m->k, 1, sizeof(float));
     m->s.dlogits = dt_take(a, T, m->E, e);
@@ -240,7 +244,7 @@ static int64_t delta_sums(const dt_model *m)
 
 static void place_work(dt_model *m, struct arena *a, struct arena *kept)
 {
-    int64_t r = most_low(m, N_LINEARS, low_r);
+    int64_t r = most_of(m, N_LINEARS, low_r);
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
     m->stage_norm = place_stats(m, a, m->has_norm_stage);
@@ -252,7 +256,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = dt_take(a, norm, 1, sizeof(float));
         m->s.low_x =
-            dt_take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_low(m, N_LINEARS, low_n_in), m->elem);
+            dt_take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_of(m, N_LINEARS, low_n_in), m->elem);
         m->s.low_d = dt_take(a, m->opt.max_tok, r, m->elem);
     }
     place_tied_sums(m, a);
@@ -508,16 +512,12 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->Q = mc->num_attention_heads * mc->head_dim;
     m->K = mc->num_key_value_heads * mc->head_dim;
     m->W = m->Q + 2 * m->K;
-    m->F = mc->intermediate_size;
-    m->U = mc->gated_mlp ? 2 * m->F : m->F;
     m->V = mc->vocab_size;
     if (dt_model_n_linear(mc) > 0) {
         m->H = dt_family_size(mc, SIZE_H), m->Z = dt_family_size(mc, SIZE_Z), m->M = dt_family_size(mc, SIZE_M);
         m->I = m->M + m->Z + 2 * m->H;
     }
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
-    m->dense = mc->num_experts == 0; /* also in a tower, which has none of these layers */
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) m->dense = m->dense || !dt_model_layer(mc, i).sparse;
     m->n_tok = opt->max_tok;
     m->n_seq = opt->max_seq;
     m->max_q_len = m->max_kv_len = dt_model_longest(m);

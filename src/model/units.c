@@ -27,6 +27,7 @@ static const struct slot_kind {
     [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, 1, -1},
     [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
@@ -85,8 +86,46 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
-    t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER;
+    if (k->flags & DENSE) t->site = DT_SITE_NONE; /* in a mixture PEFT takes gate_proj etc. for names of experts */
+    t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;
     return DT_OK;
+}
+
+static bool is_left_out(const struct builder *b, const struct module *k)
+{
+    if (k->slot == SLOT_SCORE) return b->n_labels == 0;
+    if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
+    return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
+}
+
+static const struct family_fused *find_fused(const dt_family *f, enum slot slot)
+{
+    for (int i = 0; i < MAX_FUSED && f->fused[i].name; i++)
+        if (f->fused[i].slot == slot) return &f->fused[i];
+    return NULL;
+}
+
+/* Describe the tensor of files that may contain the last one: that of modules first .. end-1 of all experts. */
+static void note_fused(const struct builder *b, const struct module *of, int first, int end, int i, int64_t expert)
+{
+    dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
+    const struct family_fused *fused = find_fused(b->mc->family, of[i].slot);
+    if (!fused) return;
+    const bool each = of[i].flags & PER_EXPERT, turned = of[i].flags & IN_FIRST;
+    const int64_t in = dt_family_size(b->mc, of[i].in);
+    int64_t before = 0, out = 0;
+    for (int k = first; k < end && !is_left_out(b, &of[k]); k++) {
+        if (k < i) before += dt_family_size(b->mc, of[k].out);
+        out += dt_family_size(b->mc, of[k].out);
+    }
+    t->fused = (dt_fused){.name = fused->name,
+                          .n_prefix = (int)strlen(b->prefix),
+                          .first = (expert * out + before) * in,
+                          .n_dims = each ? 3 : 2,
+                          .saved = fused->saved};
+    t->fused.shape[0] = b->mc->num_experts;
+    t->fused.shape[each] = turned ? in : out;
+    t->fused.shape[each + 1] = turned ? out : in;
 }
 
 static dt_err add_bias(const struct builder *b, const struct module *k, bool new_group)
@@ -99,20 +138,15 @@ static dt_err add_bias(const struct builder *b, const struct module *k, bool new
     return DT_OK;
 }
 
-static bool is_left_out(const struct builder *b, const struct module *k)
-{
-    if (k->slot == SLOT_SCORE) return b->n_labels == 0;
-    if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
-    return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
-}
-
 /* Modules first .. end-1, which one matmul computes. */
 static dt_err add_weights(const struct builder *b, const struct module *of, int first, int end)
 {
     const int64_t n = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1;
     for (int64_t e = 0; e < n; e++)
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
+        for (int i = first; i < end && !is_left_out(b, &of[i]); i++) {
             DT_TRY(add_weight(b, &of[i], e, e == 0 && i == first));
+            note_fused(b, of, first, end, i, e);
+        }
     return DT_OK;
 }
 

@@ -35,7 +35,8 @@ typedef struct export_job {
     dt_stored_slot *slots;
     int n_slots, head;  /* head: slot of a tied head; -1: none */
     tensor_name *names; /* [n_slots] in the files */
-    dt_tensor *plain;   /* [n_slots] shapes in the files */
+    dt_tensor *plain;   /* [n_slots] shapes */
+    int *entry;         /* [n_slots] tensor of the layout: several slots may be in one (dt_fused) */
     float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
     const dt_tower *tower; /* that names the tensors in the files; NULL: as here */
@@ -90,9 +91,10 @@ static void name_slot(export_job *j, int i)
 static dt_err name_slots(export_job *j)
 {
     j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
+    j->entry = calloc((size_t)j->n_slots + 1, sizeof *j->entry);
     j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
     j->new_row = calloc((size_t)j->n_slots + 1, sizeof *j->new_row);
-    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "out of memory for the names of %d tensors",
+    DT_CHECK(j->names && j->entry && j->plain && j->new_row, DT_ERR_MEMORY, "out of memory for the names of %d tensors",
              j->n_slots);
     for (int i = 0; i < j->n_slots; i++) {
         (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
@@ -112,14 +114,29 @@ static dt_err make_layout(export_job *j)
 {
     dt_st_entry *entries = calloc((size_t)j->n_slots + 1, sizeof *entries);
     DT_CHECK(entries, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
+    int n = 0;
     for (int i = 0; i < j->n_slots; i++) {
         const dt_tensor *t = &j->plain[i];
-        entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
+        const dt_fused *f = &t->fused;
+        const bool fused = f->saved && !j->opt->adapter;
+        j->entry[i] = fused && f->first > 0 ? n - 1 : n;
+        if (j->entry[i] < n) continue;
+        if (fused) snprintf(j->names[i], sizeof j->names[i], "%s", dt_tensor_fused(t).name);
+        entries[n++] = (dt_st_entry){
+            .name = j->names[i], .n_dims = fused ? f->n_dims : t->n_dims, .shape = fused ? f->shape : t->shape};
     }
-    const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, j->n_slots,
+    const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, n,
                                          j->opt->dtype, shard_size(j->opt));
     free(entries);
     return err;
+}
+
+/* Bytes from the start of the slot's file. */
+static int64_t offset_of(const export_job *j, int i)
+{
+    const dt_fused *f = &j->plain[i].fused;
+    return j->layout.offset[j->entry[i]] +
+           (f->saved && !j->opt->adapter ? f->first : 0) * (int64_t)dt_st_type_size(j->opt->dtype);
 }
 
 /* Labels of a scalar head; 0: vocabulary head. */
@@ -242,7 +259,7 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
 static dt_err put(export_job *j, const char *path, int i, const char *from, int64_t first, int64_t n)
 {
     const dt_coded *c = &j->slots[i].tensor->coded;
-    const int64_t n_out = c->n_out, n_in = c->n_in, at = j->layout.offset[i];
+    const int64_t n_out = c->n_out, n_in = c->n_in, at = offset_of(j, i);
     const size_t size = dt_st_type_size(j->opt->dtype);
     char *run = from == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
     if (!c->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
@@ -264,7 +281,7 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
     const int64_t per = dt_weights_per_elem(s->tensor), step = DT_STORED_BUFFER / 4 / per;
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->slice);
     char path[PATH_MAX];
-    DT_TRY(open_file(j, j->layout.file[i], path));
+    DT_TRY(open_file(j, j->layout.file[j->entry[i]], path));
     for (int64_t at = 0, n; at < s->slice->n; at += n) {
         const dt_tensor_run run = dt_tensor_run_of(s->held, s->slice->first + at, dt_min_i64(step, s->slice->n - at));
         const int64_t first = run.whole * per, n_weights = dt_min_i64(run.n * per, j->plain[i].n_elems - first);
@@ -342,13 +359,13 @@ static dt_err write_new_rows(export_job *j)
         const dt_new_tokens *more = j->opt->new_tokens;
         const int64_t len = j->plain[i].shape[1], first = new_rows_first(j->slots[i].tensor->shape[0], more);
         if (!j->new_row[i]) continue;
-        DT_TRY(open_file(j, j->layout.file[i], path));
+        DT_TRY(open_file(j, j->layout.file[j->entry[i]], path));
         for (int64_t k = 0; first + k < (int64_t)more->first_id + more->n_added; k++) {
             DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA,
                      "tensor `%s`: a new row exceeds the range of %s; use another data type", j->names[i],
                      dt_st_type_name(j->opt->dtype));
-            DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,
-                               j->chunks->converted, (size_t)len * size));
+            DT_TRY(dt_write_at(j->fd, path, offset_of(j, i) + (first + k) * len * (int64_t)size, j->chunks->converted,
+                               (size_t)len * size));
         }
     }
     return close_file(j);
@@ -387,6 +404,7 @@ static void clean_up(export_job *j, dt_err err)
     for (int i = 0; i < j->n_slots && j->new_row; i++) free(j->new_row[i]);
     free(j->new_row);
     free(j->names);
+    free(j->entry);
     free(j->plain);
     free(j->config);
     dt_chunks_give_back(j->chunks, j->comm);

@@ -45,6 +45,21 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
     end(c);
 }
 
+static void row_gates(check *c, dt_dtype dt, int64_t width)
+{
+    begin(c, "row_gate_forward, row_gate_backward, rows of %d, %s", (int)width, dt_dtype_name(dt));
+    const array gate = put(c, DT_F32, TOK, 5), x = put(c, dt, TOK * width, 2), y = put(c, dt, TOK * width, 2),
+                dx = put(c, dt, TOK * width, 1), dgate = room(c, dt, TOK);
+    EACH_DEVICE (c) {
+        RUN(c, row_gate_forward, at(c, gate), at(c, y), TOK, width, dt);
+        RUN(c, row_gate_backward, at(c, gate), at(c, x), at(c, dx), at(c, dgate), TOK, width, dt);
+    }
+    compare(c, "y", y, near(64, 0, dt));
+    compare(c, "dx", dx, near(64, 0, dt));
+    compare(c, "dgate", dgate, near(128 + of_sum((double)width), 0, dt));
+    end(c);
+}
+
 /* The three matmuls of a layer of experts. way: 0 forward, 1 batch-invariant, 2 gradient of the input, 3 of the
  * weights. */
 static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
@@ -77,6 +92,8 @@ void check_experts_cases(check *c)
         routing(c, TYPES[t], 5, 2);
         routing(c, TYPES[t], 128, MOST);
         routing(c, TYPES[t], 33, 1);
+        row_gates(c, TYPES[t], 64);
+        row_gates(c, TYPES[t], 131);
         for (int way = 0; way < 4; way++) {
             groups(c, TYPES[t], way, 64, 136);
             groups(c, TYPES[t], way, 75, 41);

@@ -50,6 +50,7 @@ static const struct shape_key {
     SHAPE_KEY_SIZE(num_experts),
     SHAPE_KEY_SIZE(num_experts_per_tok),
     SHAPE_KEY_SIZE(moe_intermediate_size),
+    SHAPE_KEY_SIZE(shared_expert_intermediate_size),
     SHAPE_KEY_SIZE(linear_num_key_heads),
     SHAPE_KEY_SIZE(linear_num_value_heads),
     SHAPE_KEY_SIZE(linear_key_head_dim),

@@ -271,8 +271,8 @@ enum {
     DT_CHAT_GENERATE = 1, /* append the beginning of an assistant's turn */
     DT_CHAT_NO_THINK = 2  /* with GENERATE: turn reasoning off, if the template supports it */
 };
-/** Does the template write descriptions of tools, and calls of tools? */
-bool dt_chat_reads_tools(const dt_chat *c);
+/** Does the template write descriptions of tools, if there is a system message or none, and calls of tools? */
+bool dt_chat_reads_tools(const dt_chat *c, bool system);
 bool dt_chat_writes_calls(const dt_chat *c);
 /** Make tools and calls that the template does not write texts: tools_text ends the system message, calls end their
  *  answer, as JSON. Call it before dt_chat_render. DT_ERR_MEMORY. */

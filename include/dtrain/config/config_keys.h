@@ -108,29 +108,31 @@
          "maximum number of tokens that a token attends to, itself included (mistral, qwen2, qwen3); null: all " \
          "preceding tokens") \
     MAYBE(model, num_experts, integer, 1, 4096, "", "experts", \
-         "number of experts of each mixture (qwen3_moe, mixtral)") \
+         "number of experts of each mixture") \
     MAYBE(model, num_experts_per_tok, integer, 1, 4096, "", "experts", \
-         "number of experts that each token uses (qwen3_moe, mixtral)") \
+         "number of experts that each token uses") \
     MAYBE(model, moe_intermediate_size, integer, 1, 1 << 24, "", "", \
-         "width of the hidden layer of an expert (qwen3_moe)") \
+         "width of the hidden layer of an expert") \
+    MAYBE(model, shared_expert_intermediate_size, integer, 1, 1 << 24, "", "", \
+         "width of the hidden layer of the shared expert, which every token uses (qwen2_moe, Qwen3.5)") \
     MAYBE(model, norm_topk_prob, boolean, 0, 0, "", "", \
-         "true: the weights of a token's experts add up to 1 (qwen3_moe)") \
+         "true: the weights of a token's experts add up to 1 (qwen2_moe, qwen3_moe)") \
     MAYBE(model, output_router_logits, boolean, 0, 0, "", "", \
-         "true: add router_aux_loss_coef times the load-balancing loss (qwen3_moe, mixtral)") \
+         "true: add router_aux_loss_coef times the load-balancing loss of experts") \
     MAYBE(model, router_aux_loss_coef, number, 0, 1000000, "", "", \
-         "factor of the load-balancing loss of experts (qwen3_moe, mixtral)") \
+         "factor of the load-balancing loss of experts") \
     MAYBE(model, full_attention_interval, integer, 1, 1 << 16, "", "blocks", \
-         "one of so many blocks has full attention, the others linear attention (qwen3_5_text)") \
+         "one of so many blocks has full attention, the others linear attention (Qwen3.5)") \
     MAYBE(model, linear_num_key_heads, integer, 1, 1 << 16, "", "heads", \
-         "number of query and key heads of linear attention; a divisor of linear_num_value_heads (qwen3_5_text)") \
+         "number of query and key heads of linear attention; a divisor of linear_num_value_heads (Qwen3.5)") \
     MAYBE(model, linear_num_value_heads, integer, 1, 1 << 16, "", "heads", \
-         "number of value heads of linear attention (qwen3_5_text)") \
+         "number of value heads of linear attention (Qwen3.5)") \
     MAYBE(model, linear_key_head_dim, integer, 1, 256, "", "", \
-         "width of a query or key head of linear attention (qwen3_5_text)") \
+         "width of a query or key head of linear attention (Qwen3.5)") \
     MAYBE(model, linear_value_head_dim, integer, 1, 256, "", "", \
-         "width of a value head of linear attention (qwen3_5_text)") \
+         "width of a value head of linear attention (Qwen3.5)") \
     MAYBE(model, linear_conv_kernel_dim, integer, 1, 8, "", "tokens", \
-         "number of tokens that the convolution of linear attention mixes (qwen3_5_text)") \
+         "number of tokens that the convolution of linear attention mixes (Qwen3.5)") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
     ENUM(model, attention, "auto", "auto|flash|cudnn", \
          "attention kernel. flash: exact and tiled, never stores the score matrix; cudnn: NVIDIA's library where it " \

@@ -22,9 +22,11 @@
     TYPE(smollm3) \
     TYPE(gemma2) \
     TYPE(gemma3_text) \
+    TYPE(qwen2_moe) \
     TYPE(qwen3_moe) \
     TYPE(mixtral) \
-    TYPE(qwen3_5_text)
+    TYPE(qwen3_5_text) \
+    TYPE(qwen3_5_moe_text)
 /* clang-format on */
 
 #define DT_AFTER_BAR(type) "|" #type

@@ -53,6 +53,17 @@ typedef struct dt_row_range {
     int64_t first, end;
 } dt_row_range;
 
+/** Files may store the tensors of a group as one, or a tensor with another name. The tensor is a range of elements of
+ *  the stored one. */
+typedef struct dt_fused {
+    const char *name; /* static: replaces the tensor's name after its first n_prefix characters; NULL: none */
+    int n_prefix;
+    int64_t first; /* the first element */
+    int n_dims;    /* of the stored tensor */
+    int64_t shape[3];
+    bool saved; /* exported directories have it, instead of the tensor */
+} dt_fused;
+
 /** A named tensor in one part of a unit. Names and shapes are Hugging Face's. */
 typedef struct dt_tensor {
     char name[DT_NAME_MAX]; /* the key in checkpoints */
@@ -84,7 +95,11 @@ typedef struct dt_tensor {
     /* the tensor is divided in dimension split: this rank's part begins at index split_first of split_whole, and shape
      * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */
     int64_t split_first, split_whole;
+    dt_fused fused;
 } dt_tensor;
+/** The tensor that files may store instead, with its name, n_dims and shape; other fields as in t. t->fused.name is not
+ *  NULL. */
+dt_tensor dt_tensor_fused(const dt_tensor *t);
 
 /** Consecutive elements of a tensor's part that are also consecutive in the whole tensor: n elements, the first of them
  *  element `whole` there. */

@@ -126,6 +126,18 @@ DT_OP(weigh_rows, INOUT(void, x), INOUT(void, dy), IN(int32_t, assignment), IN(f
       VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt))
 DT_MOVES(weigh_rows, 4 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
+/** x[r,:] /= 1 + e^-gate[r]. */
+DT_OP_ROWS(row_gate_forward, IN(float, gate), INOUT(void, x), VAL(int64_t, n_rows), VAL(int64_t, width),
+           VAL(dt_dtype, dt))
+DT_MOVES(row_gate_forward, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + nbytes(x->n_rows, DT_F32))
+
+/** The gradients, with s = 1 / (1 + e^-gate[r]) and x as before forward: dgate[r] = s (1 - s) sum over c of
+ *  x[r,c] dx[r,c], then dx[r,:] *= s. dgate is of dt. */
+DT_OP_ROWS(row_gate_backward, IN(float, gate), IN(void, x), INOUT(void, dx), OUT(void, dgate), VAL(int64_t, n_rows),
+           VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_MOVES(row_gate_backward,
+         3 * matrix_nbytes(x->n_rows, x->width, x->dt) + nbytes(x->n_rows, DT_F32) + nbytes(x->n_rows, x->dt))
+
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 /** out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */

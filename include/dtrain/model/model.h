@@ -49,8 +49,9 @@ typedef struct dt_model_config {
     int64_t vocab_size, max_position_embeddings;
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool norm_topk_prob;         /* the weights of a token's experts add up to 1 */
-    double router_aux_loss_coef; /* factor of the load-balancing loss; 0: none */
+    int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
+    bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
+    double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
     /* of the layers with linear attention */
     int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim;
     int64_t linear_conv_kernel_dim;
@@ -203,9 +204,9 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
                             double sum_seq_len_squared);
 /** Parameters that a token uses: all, but of the experts of a layer only num_experts_per_tok. */
 int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n_units);
-/** Additional operations of one image, or of one cell of a grid: per row 2 for each matrix parameter of the tower's used
- *  blocks and the projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a language model only.
- *  features_given: without the tower's. */
+/** Additional operations of one image, or of one cell of a grid: per row 2 for each matrix parameter of the tower's
+ *  used blocks and the projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a
+ *  language model only. features_given: without the tower's. */
 double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given);
 
 /* ---- forward, backward and generation ---------------------------------------------------------------------------- */

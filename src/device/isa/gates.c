@@ -79,6 +79,35 @@ void ISA_NAME(sigmoid_gate_backward)(const void *x, const void *gate, const void
     BY_TYPE(dt, T, sigmoid_gate_backward_body(x, gate, dout, dx, dgate, n, T));
 }
 
+/* ---- x sigmoid(gate of its row) ---------------------------------------------------------------------------------- */
+
+INLINE void row_gate_forward_body(const dt_row_gate_forward_args *a, int64_t r, dt_dtype T)
+{
+    const float s = sigmoid_f(a->gate[r]);
+    SIMD_FOR (int64_t i = r * a->width; i < (r + 1) * a->width; i++) store(a->x, T, i, load(a->x, T, i) * s);
+}
+void ISA_NAME(row_gate_forward)(const dt_row_gate_forward_args *args, int64_t first, int64_t n)
+{
+    for (int64_t r = first; r < first + n; r++) BY_TYPE(args->dt, T, row_gate_forward_body(args, r, T));
+}
+
+INLINE void row_gate_backward_body(const dt_row_gate_backward_args *a, int64_t r, dt_dtype T)
+{
+    const float s = sigmoid_f(a->gate[r]);
+    float dot = 0;
+    _Pragma("omp simd reduction(+ : dot)") for (int64_t i = r * a->width; i < (r + 1) * a->width; i++)
+    {
+        const float d = load(a->dx, T, i);
+        dot = FMA(load(a->x, T, i), d, dot);
+        store(a->dx, T, i, d * s);
+    }
+    store(a->dgate, T, r, dot * (s * (1.0f - s)));
+}
+void ISA_NAME(row_gate_backward)(const dt_row_gate_backward_args *args, int64_t first, int64_t n)
+{
+    for (int64_t r = first; r < first + n; r++) BY_TYPE(args->dt, T, row_gate_backward_body(args, r, T));
+}
+
 /* ---- decay and strength of the delta rule ------------------------------------------------------------------------ */
 
 /* log(1 + e^x) without overflow. log1pf is not vectorised; there is one call per token and head. */

@@ -29,6 +29,7 @@ static const struct field {
     FIELD("num_experts", num_experts, FIELD_INT),
     FIELD("num_experts_per_tok", num_experts_per_tok, FIELD_INT),
     FIELD("moe_intermediate_size", moe_intermediate_size, FIELD_INT),
+    FIELD("shared_expert_intermediate_size", shared_expert_intermediate_size, FIELD_INT),
     FIELD("linear_num_key_heads", linear_num_key_heads, FIELD_INT),
     FIELD("linear_num_value_heads", linear_num_value_heads, FIELD_INT),
     FIELD("linear_key_head_dim", linear_key_head_dim, FIELD_INT),
@@ -129,31 +130,27 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
-static void compare_layer(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
-                          void *self)
+/* The first layer whose words differ. */
+static void compare_layers(const dt_model_config *before, const dt_model_config *now, const char *name,
+                           const char *(*word_of)(dt_layer), dt_model_visit visit, void *self)
 {
-    char full[80];
-    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
-    visit(self, full, before, now);
-}
-
-/* Report the first layer that uses the window, or rotation, in only one of the models. */
-static void compare_layers(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
-{
-    static const char *const WORDS[] = {"full_attention", "sliding_attention", "linear_attention"}, *const ROTATES[] = {
-                                                                                                        "1", "0"};
-    bool slides = false, rotates = false; /* a difference is reported */
+    char full[48];
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
-        const dt_layer a = dt_model_layer(before, i), b = dt_model_layer(now, i);
-        if (!slides && (a.slides != b.slides || a.linear != b.linear))
-            compare_layer("layer_types", i, WORDS[a.linear ? 2 : a.slides], WORDS[b.linear ? 2 : b.slides], visit,
-                          self),
-                slides = true;
-        if (!rotates && a.unrotated != b.unrotated)
-            compare_layer("no_rope_layers", i, ROTATES[a.unrotated], ROTATES[b.unrotated], visit, self), rotates = true;
+        const char *a = word_of(dt_model_layer(before, i)), *b = word_of(dt_model_layer(now, i));
+        if (strcmp(a, b) == 0) continue;
+        snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+        visit(self, full, a, b);
+        return;
     }
 }
+
+static const char *attention_of(dt_layer l)
+{
+    return l.linear ? "linear_attention" : l.slides ? "sliding_attention" : "full_attention";
+}
+static const char *rotation_of(dt_layer l) { return l.unrotated ? "0" : "1"; }
+static const char *mlp_of(dt_layer l) { return l.sparse ? "experts" : "dense"; }
 
 static void compare_words(const char *name, const char *before, const char *now, dt_model_visit visit, void *self)
 {
@@ -202,6 +199,14 @@ static void compare_preprocessors(const dt_vision_config *before, const dt_visio
     if (key) visit(self, name, was.text, is.text);
 }
 
+static void compare_item(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
+                         void *self)
+{
+    char full[80];
+    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+    visit(self, full, before, now);
+}
+
 /* Report the first block that differs in its attention or deepstack. */
 static void compare_tower_layers(const dt_vision_config *a, const dt_vision_config *b, dt_model_visit visit, void *self)
 {
@@ -212,13 +217,13 @@ static void compare_tower_layers(const dt_vision_config *a, const dt_vision_conf
             char was[24], is[24];
             snprintf(was, sizeof was, "%" PRId64, a->deepstack[k]);
             snprintf(is, sizeof is, "%" PRId64, b->deepstack[k]);
-            compare_layer("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
+            compare_item("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
             break;
         }
     for (int64_t i = 0; i < a->n_blocks; i++) {
         const bool was = dt_model_layer(a->blocks, i).windowed, is = dt_model_layer(b->blocks, i).windowed;
         if (was == is) continue;
-        compare_layer("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
+        compare_item("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
         return;
     }
 }
@@ -275,7 +280,9 @@ void dt_model_config_compare(const dt_model_config *before, const dt_model_confi
                              void *self)
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
-    compare_layers(before, now, visit, self);
+    compare_layers(before, now, "layer_types", attention_of, visit, self);
+    compare_layers(before, now, "no_rope_layers", rotation_of, visit, self);
+    compare_layers(before, now, "mlp_layers", mlp_of, visit, self);
     if (dt_model_rotary_dim(before) == dt_model_rotary_dim(now)) {
         compare_divisors("rope_scaling.short_factor", before, before->rope_short, now->rope_short, visit, self);
         compare_divisors("rope_scaling.long_factor", before, before->rope_long, now->rope_long, visit, self);

@@ -46,6 +46,7 @@ static const inline_key KEYS[] = {
     ROW(num_experts, INTEGER, false),
     ROW(num_experts_per_tok, INTEGER, false),
     ROW(moe_intermediate_size, INTEGER, false),
+    ROW(shared_expert_intermediate_size, INTEGER, false),
     ROW(norm_topk_prob, BOOLEAN, false),
     ROW(output_router_logits, BOOLEAN, false),
     ROW(router_aux_loss_coef, NUMBER, false),

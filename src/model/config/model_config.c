@@ -123,7 +123,8 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
     const double C = (double)mc->hidden_size, D = (double)mc->head_dim;
     const double attention = 2 * C * D * (double)(mc->num_attention_heads + mc->num_key_value_heads),
                  dense = 3 * C * (double)mc->intermediate_size,
-                 experts = (double)mc->num_experts * C * (1 + 3 * (double)mc->moe_intermediate_size),
+                 experts = (double)mc->num_experts * C * (1 + 3 * (double)mc->moe_intermediate_size) +
+                           3 * C * (double)mc->shared_expert_intermediate_size,
                  mlp = dense > experts ? dense : experts;
     const double n =
         (double)mc->num_hidden_layers * (attention + mlp) +

@@ -59,6 +59,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_V] = mc->vocab_size,
                              [SIZE_E] = mc->num_experts,
                              [SIZE_X] = mc->moe_intermediate_size,
+                             [SIZE_S] = mc->shared_expert_intermediate_size,
+                             [SIZE_ONE] = 1,
                              [SIZE_QG] = 2 * Q,
                              [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
                              [SIZE_Z] = Z,
@@ -87,6 +89,13 @@ const struct module *dt_family_find(const struct module *of, enum slot slot)
 {
     for (int i = 0; i < MAX_MODULES && of[i].name; i++)
         if (of[i].slot == slot) return &of[i];
+    return NULL;
+}
+
+const struct module *dt_family_find_in(const struct module *of, enum slot slot, dt_layer layer)
+{
+    for (int i = 0; i < MAX_MODULES && of[i].name; i++)
+        if (of[i].slot == slot && dt_module_is_in(&of[i], layer)) return &of[i];
     return NULL;
 }
 

@@ -19,7 +19,8 @@ enum slot {
     SLOT_EXPERT_DOWN,
     SLOT_DELTA_IN, /* of linear attention: q, k and v, then z, b and a */
     SLOT_DELTA_OUT,
-    N_LINEARS, /* the linear layers of a block */
+    SLOT_MLP_GATE, /* of an MLP: one value for each token, whose sigmoid multiplies the output */
+    N_LINEARS,     /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
     SLOT_NORM3,
@@ -47,7 +48,7 @@ enum step {
     STEP_END,
     STEP_ATTENTION,
     STEP_MLP,
-    STEP_EXPERTS, /* replaces STEP_MLP in layers with experts */
+    STEP_EXPERTS, /* replaces STEP_MLP in layers with experts; with SLOT_UP, an MLP of all tokens is added */
     STEP_DELTA,   /* replaces STEP_ATTENTION in layers with linear attention */
     STEP_ADD,
     STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
@@ -66,8 +67,10 @@ enum size_of {
     SIZE_F,
     SIZE_U,
     SIZE_V,
-    SIZE_E,         /* num_experts */
-    SIZE_X,         /* moe_intermediate_size */
+    SIZE_E, /* num_experts */
+    SIZE_X, /* moe_intermediate_size */
+    SIZE_S, /* shared_expert_intermediate_size */
+    SIZE_ONE,
     SIZE_QG,        /* queries and gates */
     SIZE_M,         /* of linear attention: q, k and v */
     SIZE_Z,         /* all values */
@@ -84,9 +87,10 @@ enum size_of {
 #define UNCONDITIONAL SIZE_MAX
 
 enum {
-    ADAPT_BY_DEFAULT = 1,   /* has an adapter if lora.target_modules is empty */
-    IN_FIRST = 2,           /* the matrix is stored as [in, out] */
-    DEPTH_SCALED = 4,       /* initial values are divided by the root of the number of residual branches */
+    ADAPT_BY_DEFAULT = 1, /* has an adapter if lora.target_modules is empty */
+    IN_FIRST = 2,         /* the matrix is stored as [in, out] */
+    DEPTH_SCALED = 4,     /* initial values are divided by the root of the number of residual branches */
+    /* A slot may have other modules in layers with experts than in those without, not in adjacent rows of the table. */
     DENSE = 8,              /* only in layers without experts */
     SPARSE = 16,            /* only in layers with experts */
     PER_EXPERT = 32,        /* one for each expert, whose number replaces the %d in the name. In memory, an expert's
@@ -104,13 +108,23 @@ struct module {
     size_t only_if; /* 0: always */
     unsigned flags;
 };
-enum { MAX_MODULES = 24 }; /* of a layer; unused ones have no name */
+enum { MAX_MODULES = 32 }; /* of a layer; unused ones have no name */
 
 /** A key of [model] that the family reads, and its name in config.json if that differs. */
 struct family_key {
     const char *key, *name;
 };
 enum { MAX_FAMILY_KEYS = 16 };
+
+/** A tensor in files, by its name after the prefix of its layer, that may contain all weights of a slot: those of one
+ *  expert after the other [num_experts, sum of out, in], or IN_FIRST [num_experts, in, out]. For modules without
+ *  PER_EXPERT it is another name of the weight. */
+struct family_fused {
+    enum slot slot;
+    const char *name;
+    bool saved; /* save_pretrained writes this tensor */
+};
+enum { MAX_FUSED = 6 };
 
 struct dt_family {
     struct {
@@ -139,6 +153,7 @@ struct dt_family {
     const char *blocks; /* the names of a block's modules begin with this and the block's number */
     const struct module *embed, *block, *head; /* [MAX_MODULES] */
     const enum step *steps;                    /* of a block, up to STEP_END */
+    struct family_fused fused[MAX_FUSED];      /* unused ones have no name */
 };
 
 /** The family of a config.json's model_type; NULL: none. */
@@ -164,8 +179,9 @@ static inline bool dt_module_is_in(const struct module *k, dt_layer layer)
 }
 /** The module's name, for one of its experts. */
 void dt_module_name(const struct module *k, int64_t expert, char name[64]);
-/** The first module of a slot; NULL: none. */
+/** The first module of a slot, in any layer or in this layer of a block; NULL: none. */
 const struct module *dt_family_find(const struct module *of, enum slot slot);
+const struct module *dt_family_find_in(const struct module *of, enum slot slot, dt_layer layer);
 
 /** A unit under construction. */
 struct builder {

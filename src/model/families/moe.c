@@ -1,10 +1,11 @@
-/* moe.c - Qwen3-MoE and Mixtral: as Qwen3 and Mistral, with mixtures of experts instead of MLPs, in all layers or in
- * some. Files name each expert's matrices. */
-#include "llama.h"
+/* moe.c - Qwen2-MoE, Qwen3-MoE and Mixtral: as Qwen2, Qwen3 and Mistral, with mixtures of experts instead of MLPs, in
+ * all layers or in some. Qwen2-MoE adds a shared expert with a gate. Files name each expert's matrices, or contain
+ * those of all experts of a layer as one tensor. */
+#include "moe.h"
 #include <inttypes.h>
 
 /* Sizes of the mixtures. Files have one of two names for the number of experts. */
-static dt_err read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, int64_t n_used)
+dt_err dt_moe_read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, int64_t n_used)
 {
     const char *key = dt_spec_has(root, "num_local_experts") ? "num_local_experts" : "num_experts";
     bool balanced = false;
@@ -15,10 +16,16 @@ static dt_err read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, 
     DT_CHECK(mc->num_experts_per_tok <= mc->num_experts, root->err,
              "%s: num_experts_per_tok: expected at most %s=%" PRId64 ", found %" PRId64, root->file, key,
              mc->num_experts, mc->num_experts_per_tok);
+    DT_TRY(dt_spec_int(root, "moe_intermediate_size", 1, 1 << 24, &mc->moe_intermediate_size));
     DT_TRY(dt_spec_bool(root, "output_router_logits", &balanced));
     DT_TRY(dt_spec_real(root, "router_aux_loss_coef", 0, 1e6, &coef));
     mc->router_aux_loss_coef = balanced ? coef : 0; /* as in transformers */
     return DT_OK;
+}
+
+dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc)
+{
+    return dt_spec_int(root, "shared_expert_intermediate_size", 1, 1 << 24, &mc->shared_expert_intermediate_size);
 }
 
 /* ---- Qwen3-MoE --------------------------------------------------------------------------------------------------- */
@@ -35,10 +42,7 @@ static const struct module QWEN3_BLOCK[MAX_MODULES] = {
     {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
     {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
     {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
-    {SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},
-    {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
-    {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
-    {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},
+    EXPERT_MODULES,
 };
 
 /* Layers with experts: every decoder_sparse_step-th, except those in mlp_only_layers. */
@@ -59,19 +63,25 @@ static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
     return fits ? DT_OK : dt_spec_bad(&list, NULL, "a list of layer numbers");
 }
 
-static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+/* use_sliding_window */
+static dt_err read_window(const dt_spec *root, dt_model_config *mc, bool every_other, int64_t end)
 {
     bool slides = false;
+    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
+    for (int64_t i = 0; i < mc->num_hidden_layers && i < end; i++)
+        mc->layers[i].slides = slides && !(every_other && i % 2 == 1);
+    return dt_model_read_window(root, mc, slides);
+}
+
+static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+{
     mc->qk_norm = true;
     mc->moe_intermediate_size = 768;
     DT_TRY(dt_llama_read(root, mc));
-    DT_TRY(read_experts(root, mc, 128, 8));
-    DT_TRY(dt_spec_int(root, "moe_intermediate_size", 1, 1 << 24, &mc->moe_intermediate_size));
+    DT_TRY(dt_moe_read_experts(root, mc, 128, 8));
     DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
     DT_TRY(choose_sparse(root, mc));
-    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].slides = slides;
-    return dt_model_read_window(root, mc, slides);
+    return read_window(root, mc, false, INT64_MAX);
 }
 
 const dt_family dt_family_qwen3_moe = {
@@ -82,16 +92,55 @@ const dt_family dt_family_qwen3_moe = {
     .block = QWEN3_BLOCK,
     .head = dt_llama_head,
     .steps = dt_steps_pre_norm,
+    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, MIXTURE_KEYS, {"norm_topk_prob", NULL}},
+    .fused = {FUSED_EXPERTS(false)},
+    .read = read_qwen3_moe};
+
+/* ---- Qwen2-MoE --------------------------------------------------------------------------------------------------- */
+
+static const struct module QWEN2_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
+    QWEN_MIXTURE,
+};
+
+static dt_err read_qwen2_moe(const dt_spec *root, dt_model_config *mc)
+{
+    int64_t end = 28;
+    mc->qkv_bias = true;
+    mc->moe_intermediate_size = 1408, mc->shared_expert_intermediate_size = 5632;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "qkv_bias", &mc->qkv_bias));
+    DT_TRY(dt_moe_read_experts(root, mc, 60, 4));
+    DT_TRY(dt_moe_read_shared(root, mc));
+    DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
+    DT_TRY(choose_sparse(root, mc));
+    DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &end));
+    return read_window(root, mc, true, end);
+}
+
+const dt_family dt_family_qwen2_moe = {
+    .name = {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeForSequenceClassification"},
+    .missing = {2048, 24, 16, 16, 0, 5632, 151936, 32768, 1e-6, -1, -1, -1},
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = QWEN2_BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm,
     .keys = {ROTARY_KEYS,
              {"sliding_window", NULL},
-             {"attention_bias", NULL},
-             {"num_experts", NULL},
-             {"num_experts_per_tok", NULL},
-             {"moe_intermediate_size", NULL},
-             {"norm_topk_prob", NULL},
-             {"output_router_logits", NULL},
-             {"router_aux_loss_coef", NULL}},
-    .read = read_qwen3_moe};
+             MIXTURE_KEYS,
+             {"shared_expert_intermediate_size", NULL},
+             {"norm_topk_prob", NULL}},
+    .fused = {FUSED_EXPERTS(false)},
+    .read = read_qwen2_moe};
 
 /* ---- Mixtral ----------------------------------------------------------------------------------------------------- */
 
@@ -112,9 +161,9 @@ static dt_err read_mixtral(const dt_spec *root, dt_model_config *mc)
 {
     double noise = 0;
     mc->norm_topk_prob = true;
-    mc->moe_intermediate_size = mc->intermediate_size;
     DT_TRY(dt_llama_read(root, mc));
-    DT_TRY(read_experts(root, mc, 8, 2));
+    DT_TRY(dt_moe_read_experts(root, mc, 8, 2));
+    mc->moe_intermediate_size = mc->intermediate_size;
     DT_TRY(dt_spec_real(root, "router_jitter_noise", 0, 1, &noise));
     if (noise != 0) return dt_spec_bad(root, "router_jitter_noise", "0");
     const bool slides = json_is_integer(json_object_get(root->value, "sliding_window"));
@@ -133,4 +182,5 @@ const dt_family dt_family_mixtral = {.name = {"mixtral", "MixtralForCausalLM", "
                                               {"sliding_window", NULL},
                                               {"num_experts", "num_local_experts"},
                                               {"num_experts_per_tok", NULL}},
+                                     .fused = {FUSED_EXPERTS(false), {SLOT_ROUTER, "mlp.gate.weight", false}},
                                      .read = read_mixtral};

@@ -1,7 +1,7 @@
-/* qwen3_5.c - the text models of Qwen3.5 and Qwen3.6 (dense): three of four layers have linear attention with the gated
- * delta rule, the others full attention with a gate, norms of heads and partial rotation. Norms add 1 to their weights,
- * except those of linear attention. */
-#include "llama.h"
+/* qwen3_5.c - the text models of Qwen3.5 and Qwen3.6, dense or with mixtures of experts: three of four layers have
+ * linear attention with the gated delta rule, the others full attention with a gate, norms of heads and partial
+ * rotation. Norms add 1 to their weights, except those of linear attention. A mixture has a shared expert with a gate. */
+#include "moe.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -49,8 +49,21 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_llama_read(root, mc));
     DT_TRY(dt_spec_bool(root, "attn_output_gate", &gated));
     if (!gated) return dt_spec_bad(root, "attn_output_gate", "true");
+    /* transformers uses it after the convolution, too, where dtrain has silu */
+    if (mc->act != DT_ACT_SILU) return dt_spec_bad(root, "hidden_act", "silu");
     DT_TRY(read_sizes(root, mc));
     return read_layer_types(root, mc);
+}
+
+/* All layers have experts, whose weights always add up to 1. */
+static dt_err read_moe(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(read(root, mc));
+    mc->norm_topk_prob = true;
+    mc->moe_intermediate_size = mc->shared_expert_intermediate_size = 512;
+    DT_TRY(dt_moe_read_experts(root, mc, 256, 8));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].sparse = true;
+    return dt_moe_read_shared(root, mc);
 }
 
 static const struct module BLOCK[MAX_MODULES] = {
@@ -71,26 +84,40 @@ static const struct module BLOCK[MAX_MODULES] = {
     {SLOT_DELTA_NORM, "linear_attn.norm", SIZE_VALUE, NO_SIZE, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_OUT, "linear_attn.out_proj", SIZE_C, SIZE_Z, 0, 0, LINEAR_ATTENTION},
     {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, 0},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, 0},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
+    QWEN_MIXTURE,
 };
+
+#define DELTA_KEYS                                                                                                     \
+    ROTARY_KEYS, {"attention_bias", NULL}, {"full_attention_interval", NULL}, {"linear_num_key_heads", NULL},          \
+        {"linear_num_value_heads", NULL}, {"linear_key_head_dim", NULL}, {"linear_value_head_dim", NULL},              \
+    {                                                                                                                  \
+        "linear_conv_kernel_dim", NULL                                                                                 \
+    }
 
 const dt_family dt_family_qwen3_5_text = {
     .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
     .within = true,
     .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {ROTARY_KEYS,
-             {"attention_bias", NULL},
-             {"full_attention_interval", NULL},
-             {"linear_num_key_heads", NULL},
-             {"linear_num_value_heads", NULL},
-             {"linear_key_head_dim", NULL},
-             {"linear_value_head_dim", NULL},
-             {"linear_conv_kernel_dim", NULL}},
+    .keys = {DELTA_KEYS},
     .read = read,
     .blocks = "model.layers.",
     .embed = dt_llama_embed,
     .block = BLOCK,
     .head = dt_llama_head,
     .steps = dt_steps_pre_norm};
+
+const dt_family dt_family_qwen3_5_moe_text = {
+    .name = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextForSequenceClassification", "qwen3_5_moe"},
+    .within = true,
+    .missing = {2048, 40, 16, 2, 256, 512, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
+    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}},
+    .read = read_moe,
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm,
+    .fused = {FUSED_EXPERTS(true)}};
