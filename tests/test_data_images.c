@@ -457,8 +457,7 @@ TEST(files_of_one_run_must_agree)
         {S, N_IMG, IMAGE + 1, form.preprocessor, false},
         {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}", false},
         {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}", false},
-        {S, N_IMG, IMAGE,
-         "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}",
+        {S, N_IMG, IMAGE, "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}",
          false}}; /* says the same */
     char files[300];
     snprintf(files, sizeof files, "%s, %s", path, other);

@@ -449,7 +449,8 @@ TEST(sizes_and_settings_that_do_not_fit_are_refused)
     assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'size': {'height': 3}}", "size");
     assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'min_pixels': 9, 'max_pixels': 8}",
                            "shortest_edge");
-    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'patch_size': 1000}", "cells of at most 1024 pixels");
+    assert_no_preprocessor("{'image_processor_type': 'Qwen2VLImageProcessor', 'patch_size': 1000}",
+                           "cells of at most 1024 pixels");
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */

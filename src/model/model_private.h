@@ -418,7 +418,7 @@ struct dt_model {
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
-    int32_t max_ahead; /* maximum of ahead; 0: attention is causal */
+    int32_t max_ahead;                 /* maximum of ahead; 0: attention is causal */
     int32_t n_learned;                 /* tokens whose embeddings receive gradients: host.order contains only these */
     int32_t n_windows, longest_window; /* of grids; patches of the longest */
     int32_t n_fill;                    /* unused tokens in as many idle slots after the batch (dt_step_rows) */

@@ -211,9 +211,9 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
                             double sum_seq_len_squared);
 /** Parameters that a token uses: all, but of the experts of a layer only num_experts_per_tok. */
 int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n_units);
-/** Additional operations of one image, or of one cell of a grid: per row 2 for each matrix parameter of the tower's used
- *  blocks and the projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a language model only.
- *  features_given: without the tower's. */
+/** Additional operations of one image, or of one cell of a grid: per row 2 for each matrix parameter of the tower's
+ *  used blocks and the projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a
+ *  language model only. features_given: without the tower's. */
 double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given);
 
 /* ---- forward, backward and generation ---------------------------------------------------------------------------- */

@@ -130,23 +130,17 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
-static void compare_layer(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
-                          void *self)
-{
-    char full[80];
-    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
-    visit(self, full, before, now);
-}
-
 /* The first layer whose words differ. */
 static void compare_layers(const dt_model_config *before, const dt_model_config *now, const char *name,
                            const char *(*word_of)(dt_layer), dt_model_visit visit, void *self)
 {
+    char full[48];
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
         const char *a = word_of(dt_model_layer(before, i)), *b = word_of(dt_model_layer(now, i));
         if (strcmp(a, b) == 0) continue;
-        compare_layer(name, i, a, b, visit, self);
+        snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+        visit(self, full, a, b);
         return;
     }
 }
@@ -205,6 +199,14 @@ static void compare_preprocessors(const dt_vision_config *before, const dt_visio
     if (key) visit(self, name, was.text, is.text);
 }
 
+static void compare_item(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
+                         void *self)
+{
+    char full[80];
+    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+    visit(self, full, before, now);
+}
+
 /* Report the first block that differs in its attention or deepstack. */
 static void compare_tower_layers(const dt_vision_config *a, const dt_vision_config *b, dt_model_visit visit, void *self)
 {
@@ -215,13 +217,13 @@ static void compare_tower_layers(const dt_vision_config *a, const dt_vision_conf
             char was[24], is[24];
             snprintf(was, sizeof was, "%" PRId64, a->deepstack[k]);
             snprintf(is, sizeof is, "%" PRId64, b->deepstack[k]);
-            compare_layer("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
+            compare_item("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
             break;
         }
     for (int64_t i = 0; i < a->n_blocks; i++) {
         const bool was = dt_model_layer(a->blocks, i).windowed, is = dt_model_layer(b->blocks, i).windowed;
         if (was == is) continue;
-        compare_layer("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
+        compare_item("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
         return;
     }
 }
