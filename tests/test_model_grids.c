@@ -534,6 +534,14 @@ TEST(bad_configurations_are_named)
     assert_bad(JOINED("qwen3_vl", "[2, 1, 1]",
                       ", 'num_heads': 2, 'deepstack_visual_indexes': [0], 'num_position_embeddings': 10"),
                "the square of an integer");
+    assert_bad(
+        "{'model_type': 'qwen2_5_vl', 'image_token_id': 9, 'vision_start_token_id': 8, 'vision_end_token_id': 7, "
+        "'hidden_size': 16, 'num_attention_heads': 2, 'num_key_value_heads': 1, 'intermediate_size': 8, "
+        "'num_hidden_layers': 1, 'vocab_size': 10, 'rope_scaling': {'type': 'mrope', 'mrope_section': [2, 1, 1]}, "
+        "'vision_config': {'hidden_size': 16, 'num_heads': 2, 'out_hidden_size': 16, 'depth': 1}, "
+        "'preprocessor_config': {'image_processor_type': 'Qwen2VLImageProcessor', 'patch_size': 7, "
+        "'merge_size': 4}}",
+        "patch_size, merge_size");
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -73,6 +73,9 @@ dt_err dt_image_grid(const dt_preprocessor *p, const char *name, const dt_image 
     if (!p->cell) return DT_OK;
     DT_TRY(native_size(p, name, image, &height, &width));
     *rows = height / p->cell, *columns = width / p->cell;
+    DT_CHECK(*rows <= DT_IMAGE_MAX_CELLS && *columns <= DT_IMAGE_MAX_CELLS && *rows * *columns <= DT_IMAGE_MAX_CELLS,
+             DT_ERR_DATA, "%s: the image has %lld x %lld cells: expected at most %d cells; lower max_pixels", name,
+             (long long)*columns, (long long)*rows, (int)DT_IMAGE_MAX_CELLS);
     return DT_OK;
 }
 

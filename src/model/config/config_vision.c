@@ -216,14 +216,26 @@ static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
     }
 }
 
+/* The cells of the preprocessor must be those of the tower. */
+static dt_err check_cells(const char *name, const dt_vision_config *v, const dt_preprocessor *p)
+{
+    DT_CHECK(!p->out_width || (p->cell > 0) == v->grids, DT_ERR_DATA,
+             "%s: image_processor_type: expected %s for the tower %s", name, v->tower->processor, v->tower->name);
+    DT_CHECK(!p->cell || (p->patch == v->patch_size && p->merge == v->n_side), DT_ERR_DATA,
+             "%s: patch_size, merge_size: expected %" PRId64 " and %" PRId64 " as in vision_config, found %d and %d",
+             name, v->patch_size, v->n_side, p->patch, p->merge);
+    return DT_OK;
+}
+
 static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 {
     dt_preprocessor p = {.rescale_factor = 1 / 255.0};
     dt_spec s;
     dt_preprocessor_usual(v->tower->processor, p.mean, p.std);
     if (dt_spec_get(root, "preprocessor_config", &s)) DT_TRY(dt_preprocessor_from(&s, &p));
+    const dt_err err = check_cells(root->file, v, &p);
     set_preprocessor(v, &p);
-    return DT_OK;
+    return err;
 }
 
 dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, const char *json_text)
@@ -233,6 +245,7 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     char *text = NULL;
     DT_TRY(dt_json_parse(&object, name, json_text, strlen(json_text), 0));
     dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
+    if (err == DT_OK) err = check_cells(name, mc->vision, &p);
     if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
     if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
     if (err == DT_OK && !text)
