@@ -37,7 +37,7 @@ dt_err cuda_attention_rows(dt_device *dev, dt_stream *s, const dt_attention &at,
 /** Do all kernels but float's support the shape of heads and the mask? */
 static inline bool cuda_attention_is_usual(const dt_attention &at)
 {
-    return at.v_head_dim == at.head_dim && at.block <= 1;
+    return at.v_head_dim == at.head_dim && at.block <= 1 && !at.ahead;
 }
 /** Instances of attention_forward.cu and attention_backward.cu with EXTRAS compute these, with a few more registers. */
 static inline bool cuda_attention_has_extras(const dt_attention &at) { return at.softcap > 0 || at.dropout_p > 0; }
@@ -145,7 +145,7 @@ __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cu
 /* ---- visible keys ------------------------------------------------------------------------------------------------ */
 
 /** Query i attends to the keys seen_from(seen_to(i)) .. seen_to(i) - 1; both may be negative. BLOCKS: the mask may be
- *  block-causal. */
+ *  block-causal or have keys ahead. */
 template <bool BLOCKS = false> __device__ inline int seen_to(const dt_attention &at, const attention_tile &t, int query)
 {
     const int pos = t.n_kv - t.n_q + query;
@@ -153,9 +153,19 @@ template <bool BLOCKS = false> __device__ inline int seen_to(const dt_attention 
         const int left = at.block - pos % at.block; /* of its block, itself included */
         return left < t.n_kv - pos ? pos + left : t.n_kv;
     }
+    if (BLOCKS && at.ahead && query < t.n_q) {
+        const int more = at.ahead[t.q_row + query];
+        return more < t.n_kv - pos - 1 ? pos + 1 + more : t.n_kv;
+    }
     return at.bidirectional ? t.n_kv : pos + 1;
 }
 __device__ inline int seen_from(const dt_attention &at, int to) { return at.window > 0 ? to - at.window : 0; }
+/** As seen_from(seen_to(query)): the window does not depend on the keys ahead. */
+template <bool BLOCKS>
+__device__ inline int seen_from(const dt_attention &at, const attention_tile &t, int query, int to)
+{
+    return seen_from(at, BLOCKS && at.ahead ? t.n_kv - t.n_q + query + 1 : to);
+}
 
 /** Rows from .. to-1 are needed; pairs with the rows all_from .. all_to-1 need no mask. */
 struct attention_range {
@@ -166,9 +176,9 @@ struct attention_range {
 template <bool BLOCKS = false>
 __device__ inline attention_range keys_of(const dt_attention &at, const attention_tile &t, int first, int n)
 {
-    const int to = seen_to<BLOCKS>(at, t, first), last_to = seen_to<BLOCKS>(at, t, first + n - 1);
-    const int from = seen_from(at, to);
-    return {from > 0 ? from : 0, last_to, seen_from(at, last_to), to};
+    const int last = first + n - 1, to = seen_to<BLOCKS>(at, t, first), last_to = seen_to<BLOCKS>(at, t, last);
+    const int from = seen_from<BLOCKS>(at, t, first, to);
+    return {from > 0 ? from : 0, last_to, seen_from<BLOCKS>(at, t, last, last_to), to};
 }
 
 /** Queries for the keys first .. first + n - 1: query i attends to a key below first + n unless its window begins
@@ -182,7 +192,7 @@ __device__ inline attention_range queries_of(const dt_attention &at, const atten
         const int last = first + n - 1, from = first - first % at.block - shift;
         return {from > 0 ? from : 0, t.n_q, last - last % at.block - shift, t.n_q};
     }
-    const int from = first - shift, window = at.window;
+    const int from = first - shift - (BLOCKS && at.ahead ? at.max_ahead : 0), window = at.window;
     const int to = window > 0 && first + n - 1 + window - shift < t.n_q ? first + n - 1 + window - shift : t.n_q;
     return {from > 0 ? from : 0, to, first + n - 1 - shift,
             window > 0 && first + window - shift < t.n_q ? first + window - shift : t.n_q};

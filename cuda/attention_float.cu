@@ -171,7 +171,7 @@ __host__ __device__ int widest(const dt_attention &at)
 template <bool PLAIN> __device__ bool sees(const dt_attention &at, const attention_tile &t, int query, int key)
 {
     const int to = seen_to<!PLAIN>(at, t, query);
-    return query < t.n_q && key < to && key >= seen_from(at, to);
+    return query < t.n_q && key < to && key >= seen_from<!PLAIN>(at, t, query, to);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */

@@ -47,7 +47,7 @@ PY
 }
 
 # ---- as transformers; a model's own answer may have the placeholder's token, which is no image
-for model in clip_llama siglip_qwen2; do
+for model in gemma3 clip_llama siglip_qwen2; do # the last one is generated again below
     prompts $model >"$tmp/$model.jsonl"
     greedy=("$hf/$model" --prompts "$tmp/$model.jsonl" --greedy --max-new-tokens 10 --jsonl --logprobs)
     generate 0 "${greedy[@]}"

@@ -69,20 +69,36 @@ def write_expected(path, case, loss):
         f.write("\n")
 
 
-def multimodal(case):
-    """The text model of a case inside of a model with a vision tower, and the tensors of multi-token prediction, which transformers drops."""
+QWEN_TOWER = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20, patch_size=2, num_position_embeddings=4)
+# cases whose text model is also saved inside of a model with a vision tower: name, class, tower
+MULTIMODAL = {"qwen3_5": ("qwen3_5_vl", "Qwen3_5", QWEN_TOWER), "qwen3_5_moe": ("qwen3_5_moe_vl", "Qwen3_5Moe", QWEN_TOWER),
+              "ministral3": ("mistral3", "Mistral3", dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                                          num_attention_heads=2, head_dim=4, patch_size=2, image_size=8))}
+
+
+def save_multimodal(case, root):
+    """With the tensors of multi-token prediction, which transformers drops."""
+    name, cls, vision = MULTIMODAL[case]
     text = build(CASES[case], torch.float32)
-    name = type(text).__name__.replace("ForCausalLM", "")
-    config = getattr(transformers, name + "Config")(text_config=text.config.to_dict(), tie_word_embeddings=text.config.tie_word_embeddings,
-                                        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=20,
-                                                           patch_size=2, num_position_embeddings=4))
-    model = getattr(transformers, name + "ForConditionalGeneration")(config)
+    tied = text.config.tie_word_embeddings
+    config = getattr(transformers, cls + "Config")(text_config=text.config.to_dict(), tie_word_embeddings=tied, vision_config=vision)
+    model = getattr(transformers, cls + "ForConditionalGeneration")(config)
     own = dict(text.named_parameters())
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            q = own.get(name.replace("model.language_model.", "model."))
-            p.copy_(weight(name, tuple(p.shape)) if q is None else q)
-    return model, {**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)}
+        for n, p in model.named_parameters():
+            q = own.get(n.replace("model.language_model.", "model."))
+            p.copy_(weight(n, tuple(p.shape)) if q is None else q)
+    state = model.state_dict()
+    if cls.startswith("Qwen"):
+        save(model, root, name, state_dict={**state, "mtp.fc.weight": torch.zeros(3, 5)}, **FUSED)
+        return
+    path = os.path.join(save(model, root, name), "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    del config["tie_word_embeddings"]  # as in published files: the default is true, and the head differs
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
 
 
 def packed(case, root, name):
@@ -114,9 +130,8 @@ def main():
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
         save(build(CASES[name], torch.float32), root, name, **(FUSED if name == "qwen3_5_moe" else {}))
-        if name in ("qwen3_5", "qwen3_5_moe"):
-            model, state = multimodal(name)
-            save(model, root, name + "_vl", state_dict=state, **FUSED)
+        if name in MULTIMODAL:
+            save_multimodal(name, root)
         if name == "mixtral":
             save(build(CASES[name], torch.float32), root, "mixtral_fused", **FUSED)
         if name == "deepseek_v3_plain":  # with a layer of multi-token prediction, which transformers drops

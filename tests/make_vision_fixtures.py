@@ -51,6 +51,12 @@ CASES = {
     # the head size of SigLIP so400m
     "siglip_72": llava("llama", dict(SIGLIP_TOWER, hidden_size=144, num_attention_heads=2, image_size=11), vision_feature_layer=-1,
                        vision_feature_select_strategy="full", vision_feature_norm=True),
+    # images attend in both directions, and are longer than the windows of the first layer
+    "gemma3": dict(model_type="gemma3", mm_tokens_per_image=9, image_token_index=60, boi_token_index=58, eoi_token_index=59,
+                   vision_config=dict(SIGLIP_TOWER, image_size=25, layer_norm_eps=1e-2, vision_use_head=False),
+                   text_config=dict({k: v for k, v in TEXT.items() if k != "tie_word_embeddings"}, model_type="gemma3_text", rms_norm_eps=1.0,
+                                    num_hidden_layers=3, query_pre_attn_scalar=100, sliding_window=5, sliding_window_pattern=2,
+                                    rope_theta=1000000.0, rope_local_base_freq=500.0, pad_token_id=0)),
 }
 
 
@@ -122,6 +128,8 @@ def config_pools(config):
 def features(model, config, pixel_values):
     """What the projector reads: a hidden state, or the one that transformers calls the last, after SigLIP's norm."""
     out = model.vision_tower(pixel_values, output_hidden_states=True)
+    if config["model_type"] == "gemma3":
+        return out.last_hidden_state
     x = out.last_hidden_state if config.get("vision_feature_norm") else out.hidden_states[config.get("vision_feature_layer", -2)]
     return x[:, 1:] if config.get("vision_feature_select_strategy", "default") == "default" else x
 
@@ -137,12 +145,19 @@ def saved_name(name):
 
 def build(config):
     ours = ("vision_feature_norm", "image_tokens")
+    if config["model_type"] == "gemma3":
+        model = transformers.Gemma3ForConditionalGeneration._from_config(transformers.Gemma3Config(**config), attn_implementation="eager")
+        return filled(model)
     own = {k: v for k, v in config.items() if (not k.startswith("projector_") or k == "projector_hidden_act") and k not in ours}
     model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
     if "projector_type" in config:
         model.model.multi_modal_projector = Projector(config)
     if any(k in config for k in ours):
         model.model.get_image_features = AsConfigured(model.model, config)
+    return filled(model)
+
+
+def filled(model):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weight(saved_name(name), tuple(p.shape)))
@@ -152,6 +167,8 @@ def build(config):
 def n_features(config):
     v = config["vision_config"]
     side = v["image_size"] // v["patch_size"]
+    if config["model_type"] == "gemma3":
+        return config["mm_tokens_per_image"]
     lead = v["model_type"] == "clip_vision_model"
     drop = config.get("vision_feature_select_strategy", "default") == "default"
     return (side * side + lead - drop) // config.get("projector_shuffle", 1) ** 2
@@ -194,7 +211,8 @@ def loss_of(model, data):
     total, count, last = 0.0, 0, []
     for ids, targets, images in data:
         images = torch.stack(images).to(next(model.parameters()).dtype) if images else None
-        z = model(input_ids=ids[None], pixel_values=images, use_cache=False).logits[0]
+        of_image = dict(token_type_ids=(ids == model.config.image_token_id).long()[None]) if model.config.model_type == "gemma3" else {}
+        z = model(input_ids=ids[None], pixel_values=images, use_cache=False, **of_image).logits[0]
         total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum", ignore_index=-100)
         count += int((targets >= 0).sum())
         last.append(z[-1])
@@ -218,6 +236,15 @@ def train(case, dtype):
 
 def tower_features(model, config, image):
     return features(model.model, config, pixels(config, image)[None].to(next(model.parameters()).dtype))
+
+
+def averaged(model, x):
+    """What Gemma 3's projector makes of the tower's features before its norm."""
+    projector = model.model.multi_modal_projector
+    if not hasattr(projector, "avg_pool"):
+        return x
+    side = projector.patches_per_image
+    return projector.avg_pool(x.transpose(1, 2).reshape(len(x), -1, side, side)).flatten(2).transpose(1, 2)
 
 
 def gradients(case, model):
@@ -252,7 +279,8 @@ def make(name, config):
     loss, last = loss_of(model, batch(case, 0))
     loss.backward()
     case["n_tokens"] = N
-    case["tower_features"] = [[[digits(v) for v in row] for row in tower_features(model, config, k)[0].detach().tolist()] for k in range(2)]
+    case["tower_features"] = [[[digits(v) for v in row] for row in averaged(model, tower_features(model, config, k))[0].detach().tolist()]
+                              for k in range(2)]
     projected = model.model.multi_modal_projector(tower_features(model, config, 0))[0]
     projected = projected.mean(dim=0, keepdim=True) if config_pools(config) else projected
     case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]

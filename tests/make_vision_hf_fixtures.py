@@ -29,6 +29,43 @@ def write(path, name, value):
         f.write("\n")
 
 
+GEMMA_TEMPLATE = """{%- for message in messages -%}
+{{ ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}
+{%- if message['content'] is string -%}
+{{ message['content'] | trim }}
+{%- else -%}
+{%- for item in message['content'] -%}
+{%- if item['type'] == 'image' -%}
+{{ '<start_of_image>' }}
+{%- elif item['type'] == 'text' -%}
+{{ item['text'] | trim }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{{ '.\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ 'model\n' }}
+{%- endif -%}
+"""
+
+
+def save_gemma(root):
+    """Gemma 3, whose tokenizer joins line ends: those around an image and those in the text."""
+    path = save(build(CASES["gemma3"]), root, "gemma3")
+    own = tokenizer()
+    names = ["\u010a", "\u010a\u010a", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+    own["added_tokens"] = [dict(id=56 + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+                           for i, t in enumerate(names) if i > 1]
+    own["model"]["vocab"] = {k: v for k, v in own["model"]["vocab"].items() if v < 56} | {t: 56 + i for i, t in enumerate(names)}
+    own["model"]["merges"] = ["\u010a \u010a"]
+    write(path, "tokenizer.json", own)
+    write(path, "tokenizer_config.json", dict(tokenizer_class="PreTrainedTokenizerFast", model_max_length=1000000, chat_template=GEMMA_TEMPLATE,
+                                              boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>"))
+    S = CASES["gemma3"]["vision_config"]["image_size"]
+    transformers.Gemma3ImageProcessorPil(size=dict(height=S, width=S)).save_pretrained(path)
+
+
 def tokenizer():
     """Byte-pair encoding without pairs: letters, three special tokens and the placeholder."""
     special = ["<s>", "</s>", "<pad>"]
@@ -126,6 +163,7 @@ def main():
     for name in ("clip_llama", "siglip_qwen2"):
         save_model(name, root)
         save_language(name, root)
+    save_gemma(root)
     save_adapter(root)
     save_whole(root)
     save_tower("siglip_qwen2", root, "siglip_vision")

@@ -39,9 +39,9 @@ IN_DIR(every_family_loads_at_every_stage)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},        {"mistral_bf16", DT_ST_BF16},
-                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32},       {"qwen3_5_moe_vl", DT_ST_F32},
-                {"mixtral_fused", DT_ST_F32}, {"deepseek_v3_bf16", DT_ST_BF16}};
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},         {"mistral_bf16", DT_ST_BF16},
+                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32},        {"qwen3_5_moe_vl", DT_ST_F32},
+                {"mixtral_fused", DT_ST_F32}, {"deepseek_v3_bf16", DT_ST_BF16}, {"mistral3", DT_ST_F32}};
     enum { N_MORE = sizeof more / sizeof more[0] };
     fixture *f = *state;
     char path[PATH_MAX];

@@ -290,10 +290,11 @@ static double probabilities(const dt_attention *at, int s, int i, int h, const d
     const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim,
               kh = h / (at->n_heads / at->n_kv_heads);
     const int pos = len - n_q + i, ends = at->block > 1 ? (pos / at->block + 1) * at->block - 1 : pos,
-              last = at->bidirectional ? len - 1
-                     : pos < 0         ? -1
-                                       : ends,
-              first = at->window > 0 ? last - at->window + 1 : 0;
+              own = at->bidirectional ? len - 1
+                    : pos < 0         ? -1
+                                      : ends,
+              last = at->ahead ? pos + at->ahead[at->q_start[s] + i] : own,
+              first = at->window > 0 ? own - at->window + 1 : 0;
     const double sink = sink_of(at, h);
     double max = sink, sum = 0;
     for (int j = 0; j < len; j++) {

@@ -19,7 +19,7 @@ static void add_images(dt_dataset_writer *w, int i)
     uint8_t pixels[2 * IMAGE_NBYTES];
     for (int k = 0; k < n_images_of(i); k++)
         for (int t = 0; t < IMAGE_NBYTES; t++) pixels[k * IMAGE_NBYTES + t] = byte_of(i, k, t);
-    assert_int_equal(dt_dataset_add_images(w, pixels, n_images_of(i)), DT_OK);
+    assert_int_equal(dt_dataset_add_images(w, pixels, NULL, n_images_of(i)), DT_OK);
 }
 
 /* Sample i: its number, its images with a token before each, its number, and i % 5 + 2 targets. Returns the length. */
@@ -318,7 +318,7 @@ static void write_lengths(const char *file, int *n_tok)
         mask[n - 1] = 1;
         n_tok[i] = n;
         assert_int_equal(dt_dataset_add(w, id, mask, n), DT_OK);
-        if (i % 3 == 1) assert_int_equal(dt_dataset_add_images(w, pixels, 1), DT_OK);
+        if (i % 3 == 1) assert_int_equal(dt_dataset_add_images(w, pixels, NULL, 1), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
     assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
@@ -424,7 +424,7 @@ TEST(texts_and_images_that_do_not_match_are_refused)
         mask[n - 1] = 1;
         mask[cases[c].target] = cases[c].target > 0;
         assert_int_equal(dt_dataset_add(w, id, mask, n), DT_OK);
-        assert_int_equal(dt_dataset_add_images(w, pixels, cases[c].n_images), DT_OK);
+        assert_int_equal(dt_dataset_add_images(w, pixels, NULL, cases[c].n_images), DT_OK);
         assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
         dt_dataset *d;
         assert_int_equal(dt_dataset_open(&d, path), DT_OK);
@@ -452,13 +452,13 @@ TEST(files_of_one_run_must_agree)
                                        ": attribute preprocessor:1:", /* not valid JSON here */
                                        NULL};
     const dt_image_form forms[] = {
-        {S + 1, N_IMG, IMAGE, form.preprocessor},
-        {S, N_IMG + 1, IMAGE, form.preprocessor},
-        {S, N_IMG, IMAGE + 1, form.preprocessor},
-        {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}"},
-        {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}"},
-        {S, N_IMG, IMAGE,
-         "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}"}}; /* says the same */
+        {S + 1, N_IMG, IMAGE, form.preprocessor, false},
+        {S, N_IMG + 1, IMAGE, form.preprocessor, false},
+        {S, N_IMG, IMAGE + 1, form.preprocessor, false},
+        {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}", false},
+        {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}", false},
+        {S, N_IMG, IMAGE, "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}",
+         false}}; /* says the same */
     char files[300];
     snprintf(files, sizeof files, "%s, %s", path, other);
     write_sft(path, 0, 4, NULL);

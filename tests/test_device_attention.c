@@ -13,6 +13,7 @@ typedef struct attention_case {
     float softcap;
     bool sinks;
     int v_dim, block; /* 0: as head_dim; causal */
+    int image;        /* length of images, whose tokens attend to each other; 0: none */
 } attention_case;
 
 static const attention_case cases[] = {
@@ -61,6 +62,12 @@ static const attention_case cases[] = {
     {2, {65, 130}, {0}, 4, 2, 64, .block = 16},
     {3, {5, 3, 70}, {40, 200, 75}, 2, 1, 40, .block = 7, .v_dim = 24},
     {2, {150, 5}, {200, 3}, 2, 2, 32, .block = 100, .softcap = 1.0f, .sinks = true},
+    /* images: shorter and longer than tiles and windows, and not whole at the end */
+    {2, {65, 130}, {0}, 4, 2, 64, .image = 16},
+    {3, {5, 3, 70}, {40, 200, 75}, 2, 1, 40, .image = 7, .v_dim = 24},
+    {2, {150, 5}, {200, 3}, 2, 2, 32, .window = 60, .softcap = 1.0f, .sinks = true, .image = 100},
+    {1, {300}, {0}, 2, 1, 256, .window = 9, .image = 70},
+    {2, {90, 66}, {0}, 2, 1, 20, .dropout_p = 0.25f, .image = 31},
     {70, /* packed documents: more than a warp has lanes, twice */
      {3, 0, 5, 1, 9, 2, 4, 0, 7, 1, 6, 2, 3, 8, 1, 0, 5, 2, 4, 1, 3, 6, 0, 2, 9, 1, 4, 2, 7, 1, 3, 8, 5,  0, 2,
       6, 1, 3, 4, 0, 7, 2, 1, 5, 3, 9, 0, 1, 4, 2, 6, 1, 3, 0, 8, 2, 5, 1, 4, 7, 2, 0, 3, 6, 9, 1, 0, 70, 2, 5},
@@ -74,6 +81,7 @@ static const attention_case cases[] = {
 typedef struct problem {
     dt_attention at;
     int32_t q_start[MAX_SEQ + 1], kv_start[MAX_SEQ], kv_len[MAX_SEQ];
+    int32_t ahead[512];
     uint64_t token_key[512];
     int64_t n_kv_rows;
     ref_array q, k, v, dout, sinks;
@@ -116,6 +124,13 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt, int h
         if (p->kv_len[s] > p->at.max_kv_len) p->at.max_kv_len = p->kv_len[s];
     }
     for (int t = 0; t < n_tok; t++) p->token_key[t] = dt_mix64((uint64_t)t);
+    for (int s = 0; s < c->n_seq && c->image; s++)
+        for (int t = p->q_start[s]; t < p->q_start[s + 1]; t++) {
+            const int pos = p->kv_len[s] - (p->q_start[s + 1] - t), in = (pos + 3) % (2 * c->image),
+                      left = p->q_start[s + 1] - 1 - t;
+            if (pos >= 0 && in < c->image) p->ahead[t] = c->image - 1 - in < left ? c->image - 1 - in : left;
+        }
+    if (c->image) p->at.ahead = p->ahead, p->at.max_ahead = c->image - 1;
     const int d = c->head_dim, v_dim = dt_attention_v_dim(&p->at);
     p->at.n_tok = n_tok;
     p->at.q_ld = c->n_heads * d + gaps[how][0];
@@ -150,6 +165,7 @@ static dt_attention described(fixture *f, const dt_attention *at)
     on.kv_start = ARR(at->kv_start, at->n_seq);
     on.kv_len = ARR(at->kv_len, at->n_seq);
     on.token_key = ARR(at->token_key, at->n_tok);
+    if (at->ahead) on.ahead = ARR(at->ahead, at->n_tok);
     if (at->sinks) on.sinks = on_device(f, at->sinks, (size_t)at->n_heads * dt_dtype_size(at->dt));
     if (at->shared_len) {
         on.shared_start = ARR(at->shared_start, at->n_seq);
@@ -258,12 +274,14 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how
     /* each sequence on its own, in pieces of one, two, three ... queries */
     for (int s = 0; s < c->n_seq; s++)
         for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s];
-             first<n_q; first += c->block> 1 ? n_q : n++) {
-            const bool whole_rest = c->block > 1 || n > n_q - first; /* a part of a block would lack its keys */
+             first<n_q; first += c->block> 1 || c->image ? n_q : n++) {
+            /* a part of a block would lack its keys */
+            const bool whole_rest = c->block > 1 || c->image || n > n_q - first;
             const int32_t take = whole_rest ? n_q - first : n, q_start[2] = {0, take},
                           kv_len = p.kv_len[s] - (c->bidirectional ? 0 : n_q - first - take);
             const int64_t row = p.q_start[s] + first;
             dt_attention at = p.at;
+            if (at.ahead) at.ahead += row;
             at.n_seq = 1, at.q_start = q_start, at.kv_start = &p.kv_start[s], at.kv_len = &kv_len, at.n_tok = take;
             at = described(f, &at);
             RUN(attention_forward, &at, ON_FROM(p.q, row * at.q_ld), ON(p.k), ON(p.v), ON_FROM(pieces, row * at.o_ld),

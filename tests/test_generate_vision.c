@@ -58,7 +58,7 @@ static dt_err share(void *self, int32_t slot, int32_t prompt, int32_t n)
     return ((struct work *)self)->model.share(((struct work *)self)->model.self, slot, prompt, n);
 }
 
-static dt_err read_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+static dt_err read_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
     struct work *w = ctx;
     const int64_t S = w->r.mc.vision->image_size, nbytes = S * S * 3;

@@ -72,6 +72,14 @@ TEST(absent_keys_have_the_family_s_defaults)
                 mc.rope_original_max_position == 16384 && mc.q_scaling_beta == 0.1 && mc.head_dim == 128);
     dt_model_config_free(&mc);
 
+    /* the text model of a multimodal model, which ties its head outside of text_config */
+    mc = parsed("{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}");
+    assert_true(mc.q_scaling_beta == 0.1 && mc.tie_word_embeddings);
+    dt_model_config_free(&mc);
+    mc = parsed("{'model_type': 'mistral3', 'tie_word_embeddings': false, 'text_config': {'hidden_size': 64}}");
+    assert_true(mc.q_scaling_beta == 0 && mc.hidden_size == 64 && !mc.tie_word_embeddings);
+    dt_model_config_free(&mc);
+
     mc = parsed("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}");
     assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
     dt_model_config_free(&mc);
@@ -247,10 +255,9 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'smollm3', 'num_hidden_layers': 3, 'no_rope_layers': [1, 0]}", "no_rope_layers",
          "a 0 or 1 for each layer"},
         {"{'model_type': 'smollm3', 'no_rope_layer_interval': 0}", "no_rope_layer_interval", "0"},
-        {"{'model_type': 'gemma3'}", "gemma3", "image tower"},
-        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'mistral'}}", "mistral3", "MistralForCausalLM"},
-        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}", "mistral3",
-         "model_type ministral3"},
+        {"{'model_type': 'mistral3', 'text_config': {'model_type': 'llama'}}", "text_config.model_type", "mistral"},
+        {"{'model_type': 'mistral3', 'text_config': {}, 'quantization_config': {}}", "quantization_config",
+         "quantised"},
         {"{'model_type': 'ministral3', 'rope_theta': 7}", "rope_theta", "rope_parameters"},
         {"{'model_type': 'ministral3', 'rope_parameters': {'type': 'dynamic', 'factor': 2, 'llama_4_scaling_beta': 1}}",
          "rope_parameters.rope_type", "does not depend"},

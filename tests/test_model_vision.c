@@ -337,6 +337,45 @@ TEST(towers_and_projectors_beyond_any_memory_are_named)
     }
 }
 
+TEST(gemma_3_is_read_and_its_mistakes_are_named)
+{
+    static const char *const bad[][2] = {
+        {"'mm_tokens_per_image': 8", "mm_tokens_per_image: expected the square of a divisor of 6"},
+        {"'mm_tokens_per_image': 16", "mm_tokens_per_image: expected the square of a divisor of 6"},
+        {"'eoi_token_id': 99", "eoi_token_id: expected an id below vocab_size = 61"},
+        {"'boi_token_index': 99", "boi_token_index: expected an id below vocab_size = 61"},
+        {"'image_token_index': 61", "image_token_index: expected an id below vocab_size = 61"},
+        {"'quantization_config': {}", "quantization_config: expected null"},
+        {"'vision_config': {'model_type': 'clip_vision_model'}",
+         "vision_config.model_type: expected siglip_vision_model"},
+        {"'vision_config': 1", "vision_config: expected an object"},
+        {"'text_config': {'attn_logit_softcapping': 1}", "text_config.attn_logit_softcapping: expected null"},
+    };
+    const char *const good = "'model_type': 'gemma3', 'boi_token_index': 58, 'eoi_token_index': 59, "
+                             "'image_token_index': 60, 'text_config': {'vocab_size': 61, 'hidden_size': 20}, "
+                             "'vision_config': {'image_size': 25, 'patch_size': 4, 'layer_norm_eps': 0.5}, "
+                             "'mm_tokens_per_image': 9";
+    dt_model_config mc;
+    char text[2048];
+    snprintf(text, sizeof text, "{%s}", good);
+    if (dt_model_config_parse(&mc, "c", quoted(text)) != DT_OK) fail_msg("%s", dt_error_message());
+    const dt_vision_config *v = mc.vision;
+    assert_true(v->projector.average == 2 && v->n_tokens == 9 && v->both_ways && v->feature_norm && v->n_used == 12);
+    assert_true(v->around[0] == 58 && v->around[1] == 59 && dt_vision_text_token(v) == 58 && v->image_token == 60);
+    assert_true(mc.tie_word_embeddings && v->projector.n_in == 768 && v->projector.n_out == 20);
+    dt_model_config_free(&mc);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(text, sizeof text, "{%s, %s}", good, bad[i][0]);
+        json_t *root = json_loads(quoted(text), 0, NULL); /* the last of two keys counts */
+        char *once = json_dumps(root, 0);
+        dt_error_clear();
+        assert_int_equal(dt_model_config_parse(&mc, "c", once), DT_ERR_DATA);
+        json_decref(root);
+        free(once);
+        if (!strstr(dt_error_message(), bad[i][1])) fail_msg("%s: '%s'", bad[i][0], dt_error_message());
+    }
+}
+
 /* What transformers takes, too: keys of older files, and either of two that tie. */
 TEST(what_llava_leaves_out_is_filled_in)
 {

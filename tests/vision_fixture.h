@@ -6,8 +6,9 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_IMAGES = 4 };
-static const char *const CASES[] = {"clip_llama",    "clip_full", "siglip_qwen2", "linear",      "mlp",      "deep_mlp",
-                                    "pixel_shuffle", "normed",    "pooled",       "pooled_clip", "siglip_72"};
+static const char *const CASES[] = {"clip_llama", "clip_full",   "siglip_qwen2",  "linear",
+                                    "mlp",        "deep_mlp",    "pixel_shuffle", "normed",
+                                    "pooled",     "pooled_clip", "siglip_72",     "gemma3"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {
@@ -121,7 +122,7 @@ static inline void make_transparent(struct fixture *f)
             const bool adds = strncmp(t->name, layers, strlen(layers)) == 0 &&
                               (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"));
             for (int64_t e = 0; (norm || adds) && e < t->n_elems; e++)
-                ref_set_param(&f->r, u, ref_at(&f->r, u, t) + e, norm ? 0x1p10 : 0);
+                ref_set_param(&f->r, u, ref_at(&f->r, u, t) + e, norm ? 0x1p10 - f->r.mc.norm_plus_one : 0);
         }
 }
 

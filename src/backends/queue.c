@@ -64,6 +64,7 @@ static void reach_dt_attention(dt_device *dev, dt_attention *d)
     REACH(d->shared_start);
     REACH(d->shared_len);
     REACH(d->token_key);
+    REACH(d->ahead);
     REACH(d->sinks);
     REACH(d->dsinks);
 }

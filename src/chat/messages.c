@@ -30,7 +30,9 @@ dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nb
         m->item = more;
         m->n_alloc = n;
     }
-    m->item[m->n++] = (dt_message){.role = role, .text = text, .nbytes = nbytes};
+    char *own = m->image_alias ? dt_text_without_alias(m->image_alias, m->image_text, text, &nbytes) : NULL;
+    if (own) DT_TRY(dt_messages_own(m, own));
+    m->item[m->n++] = (dt_message){.role = role, .text = own ? own : text, .nbytes = nbytes};
     return DT_OK;
 }
 
@@ -131,7 +133,7 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         to += json_string_length(words);
     }
     if (n_images > 0) {
-        text = dt_text_after_images(m->image_text, n_images, text, &nbytes);
+        text = dt_text_after_images(m->image_text, !m->image_alias, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));
     }
     DT_TRY(dt_messages_add(m, role, text, nbytes));

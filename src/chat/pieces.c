@@ -47,22 +47,25 @@ void dt_pieces_free(dt_pieces *p)
     *p = (dt_pieces){0};
 }
 
-dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first)
+dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, const int32_t *n_cells, int n_images, dt_ids *ids,
+                              uint8_t **mask, size_t first)
 {
-    const size_t run = (size_t)n_tokens;
     int found = 0;
+    size_t more_ids = 0;
     for (size_t i = first; i < ids->n; i++) found += ids->id[i] == token;
     dt_placeholder_words words = {0};
     DT_CHECK(found == n_images, DT_ERR_DATA, "%s", dt_say_placeholders(&words, NULL, found, "the record", n_images));
     if (found == 0) return DT_OK;
-    DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
+    for (int i = 0; i < found; i++) more_ids += (size_t)n_tokens * (size_t)(n_cells ? n_cells[i] : 1) - 1;
+    DT_TRY(dt_ids_reserve(ids, more_ids));
     uint8_t *more = mask ? realloc(*mask, ids->n_alloc) : NULL;
     DT_CHECK(more || !mask, DT_ERR_MEMORY, "out of memory for a record of %zu tokens", ids->n_alloc);
     if (mask) *mask = more;
-    size_t to = ids->n + (size_t)found * (run - 1); /* backwards, so that no id is overwritten before it is moved */
+    size_t to = ids->n + more_ids; /* backwards, so that no id is overwritten before it is moved */
     for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
         const int32_t id = ids->id[from];
         const uint8_t target = mask ? more[from] : 0;
+        const size_t run = (size_t)n_tokens * (size_t)(id == token && n_cells ? n_cells[--found] : 1);
         for (size_t k = id == token ? run : 1; k-- > 0;) {
             ids->id[--to] = id;
             if (mask) more[to] = target;

@@ -92,7 +92,7 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
         if (m->item[i].role == DT_ROLE_USER) first = &m->item[i];
     }
     if (!first) return DT_OK;
-    first->text = dt_text_after_images(m->image_text, n, first->text, &first->nbytes);
+    first->text = dt_text_after_images(m->image_text, !m->image_alias, n, first->text, &first->nbytes);
     return dt_messages_own(m, (char *)first->text);
 }
 
@@ -108,12 +108,53 @@ const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_tex
     return out->text;
 }
 
-char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes)
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text)
 {
-    const size_t n_before = (size_t)n * (strlen(image_text) + 1), n_text = *nbytes;
+    const int32_t ids[] = {around[0], token, around[1]};
+    const char *names[3];
+    char *by = NULL;
+    *text = NULL;
+    for (int i = 0; i < 3; i++) {
+        names[i] = dt_tokenizer_token(t, ids[i]);
+        DT_CHECK(names[i] && *names[i], DT_ERR_DATA, "the tokenizer lacks token %" PRId32 ", which images need",
+                 ids[i]);
+    }
+    const bool made = asprintf(&by, "\n\n%s%s%s\n\n", names[0], names[1], names[2]) >= 0;
+    dt_err err = made ? dt_encoder_replace(e, names[0], by) : DT_ERR_MEMORY;
+    if (err == DT_OK) *text = strdup(names[0]);
+    if (made) free(by);
+    DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for the name of an image");
+    return DT_OK;
+}
+
+char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes)
+{
+    const size_t n_alias = strlen(alias), n_text = strlen(image_text);
+    size_t n = 0;
+    const char *end = text + *nbytes, *at = text;
+    for (; (at = memmem(at, (size_t)(end - at), alias, n_alias)); at += n_alias) n++;
+    char *all = n > 0 ? malloc(*nbytes + n * n_text + 1) : NULL, *to = all;
+    if (!all) return NULL;
+    while ((at = memmem(text, (size_t)(end - text), alias, n_alias))) {
+        memcpy(to, text, (size_t)(at - text));
+        to += at - text;
+        memcpy(to, image_text, n_text);
+        to += n_text;
+        text = at + n_alias;
+    }
+    memcpy(to, text, (size_t)(end - text));
+    to += end - text;
+    *to = '\0';
+    *nbytes = (size_t)(to - all);
+    return all;
+}
+
+char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes)
+{
+    const size_t n_before = (size_t)n * (strlen(image_text) + line), n_text = *nbytes;
     char *all = malloc(n_before + n_text + 1), *to = all;
     if (!all) return NULL;
-    for (int i = 0; i < n; i++) to += sprintf(to, "%s\n", image_text);
+    for (int i = 0; i < n; i++) to += sprintf(to, "%s%s", image_text, line ? "\n" : "");
     memcpy(to, text, n_text);
     to[n_text] = '\0';
     *nbytes += n_before;

@@ -20,6 +20,8 @@ static const struct {
     {"transformer.", ""},
     {"model.", ""},
     {"model.", "model.language_model."}, /* the text model of a multimodal model */
+    {"model.", "language_model.model."},
+    {"lm_head.", "language_model.lm_head."},
     {"language_model.model.", "model.language_model."},
     {"language_model.", ""},
     {"multi_modal_projector.", "model.multi_modal_projector."},
@@ -34,6 +36,17 @@ static const struct {
     {"vision_tower.", "model.vision_tower.vision_model."},
     {"vision_tower.", "vision_model."},
     {"vision_tower.", ""},
+    /* towers with a language model of their own */
+    {"vision_tower.", "model.visual."},
+    {"vision_tower.", "visual."},
+    {"multi_modal_projector.linear_1.", "model.visual.merger.mlp.0."},
+    {"multi_modal_projector.linear_2.", "model.visual.merger.mlp.2."},
+    {"multi_modal_projector.linear_1.", "visual.merger.mlp.0."},
+    {"multi_modal_projector.linear_2.", "visual.merger.mlp.2."},
+    {"multi_modal_projector.linear_", "model.visual.merger.linear_fc"},
+    {"multi_modal_projector.linear_", "visual.merger.linear_fc"},
+    {"multi_modal_projector.deepstack.", "model.visual.deepstack_merger_list."},
+    {"multi_modal_projector.deepstack.", "visual.deepstack_merger_list."},
 };
 
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name)

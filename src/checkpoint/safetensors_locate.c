@@ -11,6 +11,7 @@ typedef struct locate_job {
     const char *prefix; /* prefix omitted from the names of tensors; NULL: none */
     bool has[DT_STORED_PROJECTOR + 1];
     bool of_tower; /* directory of a tower: may contain other components, which are ignored */
+    bool text;     /* the model has no tower */
     dt_safetensors s;
     bool *used;     /* [s->n_tensors] */
     int first_file; /* index in the map of this directory's first file */
@@ -129,10 +130,18 @@ static bool is_of_prediction(const locate_job *job, const char *name)
     return dt_safetensors_find(&job->s, other) != NULL;
 }
 
+/* A part of a multimodal model whose text model is read alone, or of multi-token prediction. */
+static bool is_not_text(const locate_job *job, const char *name)
+{
+    return dt_stored_is_not_text(name) || is_of_prediction(job, name) ||
+           (job->text && dt_stored_section_of(name) != DT_STORED_LANGUAGE);
+}
+
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
     if (job->of_tower) return dt_stored_is_outside_tower(name);
-    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) || is_of_prediction(job, name) ||
+    if (!job->text && strstr(name, "visual.")) return false;
+    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) || is_not_text(job, name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }
 
@@ -219,18 +228,19 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
 static void report_not_text(const locate_job *job)
 {
     int n = 0;
-    for (int i = 0; i < job->s.n_tensors; i++) {
-        const char *name = job->s.tensors[i].name;
-        n += !job->used[i] && (dt_stored_is_not_text(name) || is_of_prediction(job, name));
-    }
+    for (int i = 0; i < job->s.n_tensors; i++) n += !job->used[i] && is_not_text(job, job->s.tensors[i].name);
     if (n > 0)
-        DT_INFO("%s: reads the text model only, without %d tensors of the vision tower or of multi-token prediction",
+        DT_INFO("%s: reads the text model only, without %d tensors of the vision tower, its projector or multi-token "
+                "prediction",
                 job->path, n);
 }
 
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_safetensors *s = &job->s;
+    job->text = true;
+    for (int i = 0; i < n_slots && job->text; i++)
+        job->text = dt_stored_section_of(slots[i].tensor->name) == DT_STORED_LANGUAGE;
     for (int f = 0; f < s->n_files; f++) DT_TRY(dt_stored_add_file(map, s->files[f]));
     if (!job->of_tower) DT_TRY(check_prefix(job, slots, n_slots));
     for (int i = 0; i < n_slots; i++)

@@ -79,6 +79,9 @@ static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_i
 static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_info *other)
 {
     const dt_image_form *a = &one->images, *b = &other->images;
+    DT_CHECK(a->grids == b->grids, DT_ERR_DATA,
+             "%s: found images of %s: expected %s as in %s, because all files of a run must agree", other->path,
+             b->grids ? "different sizes" : "one size", a->grids ? "different sizes" : "one size", one->path);
     DT_CHECK(a->size == b->size && a->token == b->token && a->n_tokens == b->n_tokens, DT_ERR_DATA,
              "%s: found images of %" PRId64 " pixels per side, %" PRId64
              " placeholders each and placeholder id %" PRId32 ": expected %" PRId64 ", %" PRId64 " and %" PRId32

@@ -220,6 +220,9 @@ dt_err dt_attention_check(const dt_attention *at)
     DT_CHECK(at->block >= 0 && (at->block <= 1 || (at->window == 0 && !at->bidirectional)), DT_ERR_ARG,
              "internal: attention: blocks of %d are not supported with a window (%d) or bidirectional", at->block,
              at->window);
+    DT_CHECK(!at->ahead || (at->max_ahead >= 0 && at->block <= 1 && !at->bidirectional), DT_ERR_ARG,
+             "internal: attention: ahead is not supported with blocks of %d, bidirectional, or max_ahead %d", at->block,
+             at->max_ahead);
     DT_CHECK(!at->shared_len || (at->shared_start && at->batch_invariant), DT_ERR_ARG,
              "internal: attention: shared_len is set, but %s",
              at->batch_invariant ? "shared_start is NULL" : "batch_invariant is false");
@@ -234,7 +237,7 @@ const char *dt_attention_obstacle(const dt_attention *at)
     if (at->dt != DT_BF16 && at->dt != DT_F16) return "it supports only bf16 and fp16";
     if (at->dropout_p > 0) return "it is used here without attention dropout";
     if (at->softcap > 0) return "it is used here without soft-capping of scores";
-    if (at->block > 1) return "it is used here without a block mask";
+    if (at->block > 1 || at->ahead) return "it is used here without a block mask";
     if (dt_attention_v_dim(at) != at->head_dim) return "it is used here for values as wide as keys";
     if (at->sinks) return "it is used here without attention sinks";
     if (at->window > 0 && at->window < at->max_kv_len) return "it is used here without a sliding window";

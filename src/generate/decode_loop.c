@@ -41,21 +41,40 @@ static int32_t count_placeholders(const dt_vision_config *v, const int32_t *ids,
     return count;
 }
 
+/* Placeholders of image k. */
+static int32_t tokens_of(const dt_vision_config *v, const dt_sequence *q, int32_t k)
+{
+    return (int32_t)v->n_tokens * (q->n_cells ? q->n_cells[k] : 1);
+}
+
 int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n)
 {
     const dt_vision_config *v = opt->vision;
-    const int32_t count = count_placeholders(v, q->ids, n < q->n_prompt ? n : q->n_prompt);
-    return count > 0 ? n - count % (int32_t)v->n_tokens : n; /* remove the tokens of an image that is cut off */
+    int32_t count = count_placeholders(v, q->ids, n < q->n_prompt ? n : q->n_prompt);
+    for (int32_t k = 0; k < q->n_images && count >= tokens_of(v, q, k); k++) count -= tokens_of(v, q, k);
+    return count > 0 ? n - count : n; /* remove the tokens of an image that is cut off */
 }
 
 dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
 {
     const dt_vision_config *v = opt->vision;
     const int32_t n = count_placeholders(v, q->ids, q->n_prompt);
-    DT_CHECK(v ? n == q->n_images * v->n_tokens : q->n_images == 0, DT_ERR_ARG,
+    int32_t expected = 0;
+    for (int32_t k = 0; v && k < q->n_images; k++) expected += tokens_of(v, q, k);
+    DT_CHECK(v ? n == expected : q->n_images == 0, DT_ERR_ARG,
              "internal: generate: sequence %" PRIu64 ": %d placeholders in its prompt for %d images", q->number, n,
              q->n_images);
     return DT_OK;
+}
+
+static int32_t cells_of(const dt_sequence *q, int32_t k) { return q->n_cells ? q->n_cells[k] : 1; }
+
+/* The number of images before the slot's next token. */
+static int32_t images_before(const dt_vision_config *v, const decode_slot *s)
+{
+    int32_t count = count_placeholders(v, s->ids, s->done < s->n_prompt ? s->done : s->n_prompt), k = 0;
+    while (k < s->of->n_images && count > 0) count -= tokens_of(v, s->of, k++);
+    return k;
 }
 
 /* The first tokens of a chunk that contain at most max_images images, all complete. */
@@ -66,11 +85,15 @@ static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, in
     int32_t n = 0, start = 0;
     for (int32_t i = 0; i < left && v && s->of->n_images > 0; i++) {
         if (s->ids[s->done + i] != v->image_token) continue;
-        if (n % v->n_tokens == 0) start = i;
-        if (n / v->n_tokens == max_images) return i;
-        s->take_images = ++n / (int32_t)v->n_tokens;
+        const int32_t k = s->first_image + s->n_take;
+        if (n == 0) start = i;
+        if (n == 0 && s->take_images + cells_of(s->of, k) > max_images) return i;
+        if (++n < tokens_of(v, s->of, k)) continue;
+        s->take_images += cells_of(s->of, k);
+        s->n_take++;
+        n = 0;
     }
-    return v && n % v->n_tokens > 0 ? start : take;
+    return v && n > 0 ? start : take;
 }
 
 /* Read the images of a pass, slot by slot. */
@@ -79,12 +102,19 @@ static dt_err read_images(decode_loop *p)
     const dt_generate_options *opt = p->opt;
     const double since = dt_now_s();
     uint8_t *to = p->images->pixels;
+    uint32_t *grid = p->images->grid;
     for (int32_t k = 0; k < n_slots(p); k++) {
         const decode_slot *s = &p->slots[k];
         if (s->take_images == 0) continue;
-        const int32_t first = count_placeholders(opt->vision, s->ids, s->done) / (int32_t)opt->vision->n_tokens;
-        for (int32_t i = first; i < first + s->take_images; i++, to += p->images->image_nbytes)
-            DT_TRY(opt->image(opt->ctx, s->of, i, to));
+        for (int32_t i = s->first_image; i < s->first_image + s->n_take; i++) {
+            const int32_t n = cells_of(s->of, i);
+            memset(grid, 0, (size_t)n * sizeof *grid);
+            DT_TRY(opt->image(opt->ctx, s->of, i, to, grid));
+            DT_CHECK(!opt->vision->grids || dt_grid_rows(*grid) * dt_grid_columns(*grid) == n, DT_ERR_DATA,
+                     "internal: generate: an image of %" PRId32 " cells has the grid %" PRIu32, n, *grid);
+            to += (size_t)n * p->images->image_nbytes;
+            grid += n;
+        }
     }
     p->stats->prompt_seconds += dt_now_s() - since;
     return DT_OK;
@@ -100,9 +130,10 @@ static bool choose_tokens(decode_loop *p)
     for (int round = 0; round < 2; round++) {
         for (int32_t k = 0; k < n_slots(p); k++) {
             decode_slot *s = &p->slots[k];
-            if (round == 0) s->take = s->take_images = 0;
+            if (round == 0) s->take = s->take_images = s->n_take = 0;
             const int32_t left = s->ids ? s->n_ids - s->held - s->done : 0;
             if ((round == 0) != (left == 1)) continue;
+            if (p->images && s->ids && s->of->n_images > 0) s->first_image = images_before(p->opt->vision, s);
             s->take = take_whole(p, s, left < room ? left : room, images);
             room -= s->take;
             images -= s->take_images;
@@ -139,13 +170,21 @@ static void fill_batch(decode_loop *p)
     dt_batch_finish(b);
 }
 
+/* As dt_images_append, for images that are in place. */
+static void append_kept(dt_batch_images *i, int32_t row, int32_t n)
+{
+    i->first[row] = i->n;
+    i->count[row] = n;
+    i->n += n;
+}
+
 /* Add the images that were read. any: a rank has some in this pass. */
 static void list_images(decode_loop *p, bool any)
 {
     p->images->n = 0;
     p->images->absent = !any;
     for (int32_t k = 0; k < n_slots(p); k++)
-        if (p->slots[k].take > 0) dt_images_append(p->images, p->slots[k].row, p->slots[k].take_images);
+        if (p->slots[k].take > 0) append_kept(p->images, p->slots[k].row, p->slots[k].take_images);
 }
 
 static int32_t count_prompt_tokens(const decode_loop *p)

@@ -13,14 +13,15 @@
 #include "dtrain/generate/generate.h"
 
 typedef struct decode_slot {
-    const int32_t *ids;    /* NULL: nothing to decode */
-    int32_t n_ids, done;   /* number of tokens, and how many of them are in the cache */
-    int32_t held;          /* 1: the last token waits, until 0 is set */
-    int32_t n_prompt;      /* length of the prompt; only these may be placeholders */
-    const dt_sequence *of; /* the sequence with the images */
-    int32_t take;          /* number of tokens in this pass */
-    int32_t take_images;   /* number of images in this pass */
-    int32_t row;           /* index of its sequence in the last pass, -1: none */
+    const int32_t *ids;          /* NULL: nothing to decode */
+    int32_t n_ids, done;         /* number of tokens, and how many of them are in the cache */
+    int32_t held;                /* 1: the last token waits, until 0 is set */
+    int32_t n_prompt;            /* length of the prompt; only these may be placeholders */
+    const dt_sequence *of;       /* the sequence with the images */
+    int32_t take;                /* number of tokens in this pass */
+    int32_t take_images;         /* number of images in this pass; of grids: cells */
+    int32_t first_image, n_take; /* the images of this pass */
+    int32_t row;                 /* index of its sequence in the last pass, -1: none */
 } decode_slot;
 
 typedef struct decode_loop {

@@ -6,6 +6,7 @@ static size_t lay_out(void *self, int32_t max_seq, void *block)
     dt_batch_images *i = self;
     size_t used = 0;
     i->pixels = dt_carve(block, &used, i->max, i->image_nbytes);
+    i->grid = dt_carve(block, &used, i->max, sizeof *i->grid);
     i->first = dt_carve(block, &used, max_seq, sizeof *i->first);
     i->count = dt_carve(block, &used, max_seq, sizeof *i->count);
     return used;
@@ -37,7 +38,9 @@ dt_batch_images *dt_images_of(const dt_batch *b)
 int32_t dt_n_images_of(const dt_batch *b)
 {
     const dt_batch_images *i = dt_images_of(b);
-    return i ? i->n : 0;
+    int32_t n = 0;
+    for (int32_t k = 0; i && k < i->n; k++) n += i->grid[k] > 0;
+    return n > 0 || !i ? n : i->n;
 }
 
 void dt_images_clear(dt_batch *b)

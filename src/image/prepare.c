@@ -2,6 +2,7 @@
  * the crop are computed. */
 #include "dtrain/image/image.h"
 #include "resize.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,11 +41,69 @@ static void crop(int64_t have, int64_t want, int64_t *from, int64_t *to, int64_t
     *n = dt_min_i64(have, want);
 }
 
+/* Python's round: halves to even. */
+static int64_t whole_cells(double side, int cell) { return (int64_t)nearbyint(side / cell) * cell; }
+
+/* smart_resize of transformers: multiples of a cell, of about the same aspect ratio, with a number of pixels within the
+ * limits. */
+static dt_err native_size(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *height,
+                          int64_t *width)
+{
+    const double h = image->height, w = image->width, cell = p->cell;
+    DT_CHECK(fmax(h, w) / fmin(h, w) <= 200, DT_ERR_DATA,
+             "%s: the image has %d x %d pixels: expected sides that differ by a factor of at most 200", name,
+             image->width, image->height);
+    *height = whole_cells(h, p->cell), *width = whole_cells(w, p->cell);
+    if (*height * *width > p->max_pixels) {
+        const double beta = sqrt(h * w / (double)p->max_pixels);
+        *height = dt_max_i64(p->cell, (int64_t)(floor(h / beta / cell) * cell));
+        *width = dt_max_i64(p->cell, (int64_t)(floor(w / beta / cell) * cell));
+    } else if (*height * *width < p->min_pixels) {
+        const double beta = sqrt((double)p->min_pixels / (h * w));
+        *height = (int64_t)(ceil(h * beta / cell) * cell);
+        *width = (int64_t)(ceil(w * beta / cell) * cell);
+    }
+    return DT_OK;
+}
+
+dt_err dt_image_grid(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *rows, int64_t *columns)
+{
+    int64_t height, width;
+    *rows = *columns = 1;
+    if (!p->cell) return DT_OK;
+    DT_TRY(native_size(p, name, image, &height, &width));
+    *rows = height / p->cell, *columns = width / p->cell;
+    DT_CHECK(*rows <= DT_IMAGE_MAX_CELLS && *columns <= DT_IMAGE_MAX_CELLS && *rows * *columns <= DT_IMAGE_MAX_CELLS,
+             DT_ERR_DATA, "%s: the image has %lld x %lld cells: expected at most %d cells; lower max_pixels", name,
+             (long long)*columns, (long long)*rows, (int)DT_IMAGE_MAX_CELLS);
+    return DT_OK;
+}
+
+/* Resize, then move each row of pixels to its cells. */
+static dt_err prepare_cells(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out)
+{
+    int64_t height, width;
+    const int64_t row = 3 * (int64_t)p->cell, cell = row * p->cell;
+    DT_TRY(native_size(p, name, image, &height, &width));
+    uint8_t *all = malloc((size_t)(3 * height * width));
+    DT_CHECK(all, DT_ERR_MEMORY, "out of memory for an image of %lld x %lld pixels", (long long)width,
+             (long long)height);
+    const window whole = {.width = width, .height = height};
+    const dt_err err = dt_image_resize(image, width, height, p->resample, whole, all, 3 * (size_t)width);
+    for (int64_t y = 0; err == DT_OK && y < height; y++)
+        for (int64_t x = 0; x < width / p->cell; x++)
+            memcpy(out + (y / p->cell * (width / p->cell) + x) * cell + y % p->cell * row,
+                   all + y * 3 * width + x * row, (size_t)row);
+    free(all);
+    return err;
+}
+
 dt_err dt_image_prepare(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out)
 {
     static const uint8_t BLACK[3] = {0};
     const size_t n_pixels = (size_t)p->out_height * (size_t)p->out_width;
     dt_image padded = {0};
+    if (p->cell) return prepare_cells(p, name, image, out);
     if (p->pad && image->width != image->height) {
         DT_TRY(pad_to_square(name, image, p->colour, &padded));
         image = &padded;

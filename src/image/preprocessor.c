@@ -14,6 +14,8 @@ static const struct kind {
     int shortest_edge, side;
     bool crop, pads; /* do_pad pads to a square in this kind */
     bool squares;    /* use_square_size is read */
+    bool bilinear;   /* default of resample, else bicubic */
+    bool native;     /* images keep their size, rounded to whole cells */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -26,6 +28,8 @@ static const struct kind {
     }
     {"CLIP", .shortest_edge = 224, .crop = true, .squares = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Siglip", .side = 224, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
+    {"Qwen2VL", .native = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+    {"Gemma3", .side = 224, .bilinear = true, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
     {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
 };
 
@@ -56,7 +60,8 @@ static dt_err read_kind(const dt_spec *s, const struct kind **kind)
     *kind = kind_of(type);
     if (*kind) return DT_OK;
     return dt_spec_bad(s, *type ? key : "image_processor_type",
-                       "CLIPImageProcessor, SiglipImageProcessor or LlavaImageProcessor");
+                       "CLIPImageProcessor, SiglipImageProcessor, LlavaImageProcessor, Gemma3ImageProcessor or "
+                       "Qwen2VLImageProcessor");
 }
 
 /* An enabled step that is not implemented here would change the pixels. */
@@ -163,11 +168,45 @@ static dt_err read_colour(const dt_spec *s, const char *key, double lo, double h
     return DT_OK;
 }
 
+/* Images of native resolution. size has pixels, not edges; the older keys override it. */
+static dt_err read_native(const dt_spec *s, dt_preprocessor *p)
+{
+    enum { MAX_CELL = 1024 };
+    const int64_t most = DT_IMAGE_MAX_PIXELS;
+    bool resize = true;
+    int64_t patch = 14, merge = 2, resample = DT_BICUBIC;
+    dt_spec size;
+    p->min_pixels = 56 * 56;
+    p->max_pixels = 28 * 28 * 1280;
+    DT_TRY(read_step(s, "do_resize", &resize));
+    if (!resize) return dt_spec_bad(s, "do_resize", "true, because sides must be multiples of a cell");
+    DT_TRY(read_step(s, "do_pad", &p->pad));
+    if (p->pad) return dt_spec_bad(s, "do_pad", "false, because only LlavaImageProcessor pads to a square");
+    if (dt_spec_get(s, "size", &size)) {
+        DT_TRY(dt_spec_only(&size, "shortest_edge longest_edge min_pixels max_pixels"));
+        DT_TRY(dt_spec_int(&size, "shortest_edge", 1, most, &p->min_pixels));
+        DT_TRY(dt_spec_int(&size, "longest_edge", 1, most, &p->max_pixels));
+    }
+    DT_TRY(dt_spec_int(s, "min_pixels", 1, most, &p->min_pixels));
+    DT_TRY(dt_spec_int(s, "max_pixels", 1, most, &p->max_pixels));
+    DT_TRY(dt_spec_int(s, "patch_size", 1, MAX_CELL, &patch));
+    DT_TRY(dt_spec_int(s, "merge_size", 1, 8, &merge));
+    DT_TRY(dt_spec_int(s, "resample", DT_NEAREST, DT_HAMMING, &resample));
+    DT_CHECK(p->min_pixels <= p->max_pixels && patch * merge <= MAX_CELL, s->err ? s->err : DT_ERR_DATA,
+             "%s: size: expected shortest_edge (min_pixels) of at most longest_edge (max_pixels), and cells of at most "
+             "%d pixels, found %lld, %lld and %lld",
+             s->file, (int)MAX_CELL, (long long)p->min_pixels, (long long)p->max_pixels, (long long)(patch * merge));
+    p->resample = (dt_resample)resample;
+    p->patch = (int)patch, p->merge = (int)merge;
+    p->cell = p->out_height = p->out_width = (int)(patch * merge);
+    return DT_OK;
+}
+
 /* Sizes of the enabled steps, and the output size. */
 static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
 {
     bool resize = true, crop = kind->crop;
-    int64_t resample = DT_BICUBIC;
+    int64_t resample = kind->bilinear ? DT_BILINEAR : DT_BICUBIC;
     DT_TRY(read_step(s, "do_resize", &resize));
     DT_TRY(read_step(s, "do_center_crop", &crop));
     DT_TRY(read_step(s, "do_pad", &p->pad));
@@ -224,7 +263,7 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     *p = (dt_preprocessor){0};
     DT_TRY(read_kind(s, &kind));
     DT_TRY(refuse_other_steps(s));
-    DT_TRY(read_steps(s, kind, p));
+    DT_TRY(kind->native ? read_native(s, p) : read_steps(s, kind, p));
     DT_TRY(read_numbers(s, kind, p));
     p->json = json_dumps(s->value, JSON_INDENT(2));
     DT_CHECK(p->json, DT_ERR_MEMORY, "%s: out of memory for its text", s->file);
@@ -289,7 +328,9 @@ static void say_size(const dt_preprocessor *p, char *text, size_t size)
 {
     static const char *const filters[] = {"nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming"};
     const char *how = filters[p->resample];
-    if (p->shortest_edge)
+    if (p->cell)
+        snprintf(text, size, "cells of %d x %d patches of %d pixels, %s", p->merge, p->merge, p->patch, how);
+    else if (p->shortest_edge)
         snprintf(text, size, "shortest edge %d, %s", p->shortest_edge, how);
     else if (p->height)
         snprintf(text, size, "%d x %d, %s", p->width, p->height, how);

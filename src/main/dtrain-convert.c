@@ -36,7 +36,7 @@ typedef struct options {
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
     double noise, timeout_s;
-    bool force, help, version;
+    bool text_only, force, help, version;
 } options;
 
 typedef struct app {
@@ -83,6 +83,8 @@ static const tool_row rows[] = {
     {"strip-prefix", "P", TO(strip_prefix),
      "remove P (module., _orig_mod., base_model.model.) from the start of tensor names in FROM, a directory. A P that "
      "begins with _ is also removed after any dot", .text = true},
+    {"text-only", NULL, TO(text_only),
+     "only the text model of FROM, a directory with a model with images: the result is a model of texts"},
     {"shard-size", "SIZE", BYTES(shard_size),
      "maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB). G and GB are 10^9 bytes, GiB is 2^30 "
      "bytes"},
@@ -122,6 +124,8 @@ static dt_err choose_kind(app *a)
 {
     DT_CHECK(!a->opt.strip_prefix || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
              "--strip-prefix: expected FROM to be a model directory, found the checkpoint %s", a->frozen.from.path);
+    DT_CHECK(!a->opt.text_only || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
+             "--text-only: expected FROM to be a model directory, found the checkpoint %s", a->frozen.from.path);
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     const bool merges = a->frozen.lora.r > 0, grows = a->opt.add_tokens;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges && !grows ? KIND_CHECKPOINT : KIND_HF;
@@ -272,7 +276,8 @@ static dt_err choose_template(app *a)
     if (!a->tokenizer)
         return (a->chat_template = strdup(name)) ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a name");
     const dt_vision_config *v = a->frozen.mc.vision;
-    const dt_err err = dt_chat_jinja_for(name, a->tokenizer, v ? v->image_token : -1, &a->chat_template, &a->jinja);
+    const dt_err err =
+        dt_chat_jinja_for(name, a->tokenizer, v ? dt_vision_text_token(v) : -1, &a->chat_template, &a->jinja);
     if (err == DT_OK || asked) return err;
     if (a->kind == KIND_HF && a->comm.rank == 0)
         DT_WARN("chat_template.jinja is not written for the template %.200s: %s", name, dt_error_message());
@@ -417,6 +422,7 @@ static dt_err run(void *self, dt_err parsed)
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;
     a->frozen.strip_prefix = a->opt.strip_prefix;
+    a->frozen.text_only = a->opt.text_only;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));

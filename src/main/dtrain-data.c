@@ -208,6 +208,9 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
+        o->grids = mc.vision->grids;
+        memcpy(o->around, mc.vision->around, sizeof o->around);
+        o->wrapped = mc.vision->wrapped;
     }
     dt_model_config_free(&mc);
     return DT_OK;
@@ -238,7 +241,7 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     if (access(path, F_OK) == 0) err = dt_read_file(path, 1 << 24, &text, &n);
     if (err == DT_OK && text) err = dt_json_parse(&config, path, text, n, DT_JSON_LAST_KEY);
     if (err == DT_OK && config) {
-        if (json_object_get(config, "text_config") && dt_model_is_llava(config))
+        if (json_object_get(config, "vision_config") && dt_model_has_vision(config))
             err = ask_llava(path, text, o);
         else
             ask_tower(config, o);

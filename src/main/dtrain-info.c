@@ -345,10 +345,10 @@ static void print_text(const file_info *f, const options *o)
         if (n_records(f) >= 0)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
         if (f->images.size)
-            printf("  images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64
+            printf("  images       %" PRId64 "%s of %" PRId64 " x %" PRId64 " pixels, each %" PRId64
                    " token%s of id %" PRId32 "\n",
-                   f->n_images, f->images.size, f->images.size, f->images.n_tokens, f->images.n_tokens == 1 ? "" : "s",
-                   f->images.token);
+                   f->n_images, f->images.grids ? " cells" : "", f->images.size, f->images.size, f->images.n_tokens,
+                   f->images.n_tokens == 1 ? "" : "s", f->images.token);
         if (o->images)
             printf("  picture      %s has the first %" PRId64 " of them\n", o->images,
                    dt_min_i64(o->n_images, f->n_images));

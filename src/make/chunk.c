@@ -42,6 +42,7 @@ void dt_chunk_clear(dt_chunk *p)
     empty(&p->text, KEPT_NBYTES);
     empty(&p->records, KEPT_NBYTES);
     empty(&p->pixels, 2 * DT_CHUNK_PIXELS);
+    p->grids.n = 0;
     for (int s = 0; s < DT_N_SIDES; s++) {
         p->ids[s].n = 0;
         if (p->ids[s].n_alloc <= KEPT_NBYTES) continue;
@@ -60,6 +61,7 @@ void dt_chunk_free(dt_chunk *p)
     dt_text_free(&p->text);
     dt_text_free(&p->records);
     dt_text_free(&p->pixels);
+    dt_text_free(&p->grids);
     for (int s = 0; s < DT_N_SIDES; s++) {
         free(p->ids[s].id);
         free(p->mask[s]);

@@ -30,8 +30,10 @@ typedef struct dt_sample {
     bool truncated, parted, too_long, has_second, is_chat;
     size_t n[DT_N_SIDES]; /* ids, contiguous in the chunk's */
     size_t n_record;      /* bytes, contiguous in the chunk's; 0: none */
-    int n_images;         /* contiguous in the chunk's */
+    int n_images;         /* contiguous in the chunk's; of grids: cells */
+    int n_whole_images;
     size_t first_pixel;   /* byte offset of the first image */
+    size_t first_grid;    /* likewise in grids */
     uint64_t image_names; /* hash of the images' paths */
     dt_pair pair;
     float weight;
@@ -52,6 +54,7 @@ typedef struct dt_chunk {
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
     dt_text records;           /* JSON objects of prompts, concatenated */
     dt_text pixels;            /* images, concatenated */
+    dt_text grids;             /* uint32 of each, if images are grids */
     dt_field_counts ignored;   /* field counts of its records */
     dt_err err;                /* error that ended the work on this chunk, after its samples */
     char message[1024];
@@ -60,6 +63,7 @@ typedef struct dt_chunk {
 enum {
     DT_CHUNK_NBYTES = 1 << 18, /* approximate text size of a chunk; one long record may exceed it */
     DT_CHUNK_ITEMS = 2048,
+    DT_CHUNK_GRIDS = 8,       /* the same for images of about a million pixels each */
     DT_CHUNK_PIXELS = 1 << 23 /* approximate pixel bytes of a chunk, at one image per record */
 };
 

@@ -29,15 +29,33 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
     return dt_image_read(called, image);
 }
 
+/* Prepare an image, or all cells of its grid. */
+static dt_err prepare(const dt_recipe *recipe, const char *called, const dt_image *image, dt_chunk *p, dt_sample *s)
+{
+    int64_t rows, columns;
+    DT_TRY(dt_image_grid(recipe->preprocessor, called, image, &rows, &columns));
+    const int64_t n = rows * columns;
+    const size_t nbytes = (size_t)n * dt_image_form_nbytes(recipe->images);
+    dt_text_reserve(&p->pixels, nbytes);
+    DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
+    DT_TRY(dt_image_prepare(recipe->preprocessor, called, image, (uint8_t *)p->pixels.bytes + p->pixels.n));
+    p->pixels.n += nbytes;
+    for (int64_t i = 0; recipe->images->grids && i < n; i++) {
+        const uint32_t code = i == 0 ? dt_grid_code(rows, columns) : 0;
+        dt_text_append(&p->grids, (const char *)&code, sizeof code);
+    }
+    DT_CHECK(!p->grids.failed, DT_ERR_MEMORY, "out of memory for the grids of %lld cells", (long long)n);
+    s->n_images += (int)n;
+    return DT_OK;
+}
+
 static dt_err add_image(const dt_recipe *recipe, const char *name, dt_chunk *p, dt_sample *s)
 {
     char called[PATH_MAX] = "";
     dt_image image = {0};
     dt_err err = read_image(recipe, p, s->item, name, called, &image);
-    if (err == DT_OK)
-        err = dt_image_prepare(recipe->preprocessor, called, &image, (uint8_t *)p->pixels.bytes + p->pixels.n);
+    if (err == DT_OK) err = prepare(recipe, called, &image, p, s);
     dt_image_free(&image);
-    if (err == DT_OK) p->pixels.n += dt_image_form_nbytes(recipe->images);
     const size_t n = strlen(called);
     if (err != DT_OK && n && strcmp(called, OF_ROW) != 0 && !strncmp(dt_error_message(), called, n)) s->n_named = n;
     return err;
@@ -53,28 +71,60 @@ static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *recor
 static const dt_sample *find_same(const dt_chunk *p, const dt_sample *s)
 {
     for (const dt_sample *before = s; before > p->samples && before[-1].item == s->item; before--)
-        if (before[-1].n_images == s->n_images && before[-1].image_names == s->image_names) return before - 1;
+        if (before[-1].n_whole_images == s->n_whole_images && before[-1].image_names == s->image_names)
+            return before - 1;
     return NULL;
+}
+
+static int64_t cells_of_first(const dt_recipe *recipe, const dt_chunk *p, const dt_sample *s)
+{
+    uint32_t code;
+    if (!recipe->images->grids) return 1;
+    memcpy(&code, p->grids.bytes + s->first_grid, sizeof code);
+    return dt_grid_rows(code) * dt_grid_columns(code);
+}
+
+dt_err dt_count_cells(const dt_recipe *recipe, const dt_chunk *p, const dt_sample *s, int32_t **n_cells)
+{
+    int n = 0;
+    *n_cells = NULL;
+    if (!recipe->images->grids || s->n_images == 0) return DT_OK;
+    DT_ALLOC(*n_cells, s->n_whole_images, "out of memory for %d images", s->n_whole_images);
+    for (int i = 0; i < s->n_images; i++) {
+        uint32_t code;
+        memcpy(&code, p->grids.bytes + s->first_grid + (size_t)i * sizeof code, sizeof code);
+        if (code > 0) (*n_cells)[n++] = (int32_t)(dt_grid_rows(code) * dt_grid_columns(code));
+    }
+    return DT_OK;
 }
 
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
 {
-    const size_t nbytes = (size_t)record->images.n * dt_image_form_nbytes(recipe->images);
-    dt_text_reserve(&p->pixels, nbytes);
-    DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
+    const size_t each = dt_image_form_nbytes(recipe->images);
     s->first_pixel = p->pixels.n;
-    s->n_images = record->images.n;
-    for (int i = 0; i < s->n_images; i++)
+    s->first_grid = p->grids.n;
+    s->n_images = 0;
+    s->n_whole_images = record->images.n;
+    for (int i = 0; i < s->n_whole_images; i++)
         s->image_names =
             dt_mix64(s->image_names) ^ dt_hash_bytes(record->images.path[i], strlen(record->images.path[i]));
     const dt_sample *same = find_same(p, s);
     if (same) {
+        const size_t nbytes = (size_t)same->n_images * each;
+        dt_text_reserve(&p->pixels, nbytes);
+        DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
         memcpy(p->pixels.bytes + p->pixels.n, p->pixels.bytes + same->first_pixel, nbytes);
         p->pixels.n += nbytes;
+        s->n_images = same->n_images;
+        for (int i = 0; recipe->images->grids && i < s->n_images; i++) {
+            uint32_t code;
+            memcpy(&code, p->grids.bytes + same->first_grid + (size_t)i * sizeof code, sizeof code);
+            dt_text_append(&p->grids, (const char *)&code, sizeof code);
+        }
     } else {
         DT_TRY(read_images(recipe, record, p, s));
     }
     /* records with the same first image go to the same file, training or validation */
-    s->hash = dt_hash_bytes(p->pixels.bytes + s->first_pixel, dt_image_form_nbytes(recipe->images));
+    s->hash = dt_hash_bytes(p->pixels.bytes + s->first_pixel, each * (size_t)cells_of_first(recipe, p, s));
     return DT_OK;
 }

@@ -1,6 +1,7 @@
 /* encode_records.c - converts records and texts to ids. All rules of algorithms.md 1.1 about targets are
  * implemented here or in the pieces. */
 #include "record_kinds.h"
+#include <stdlib.h>
 #include <string.h>
 
 enum { HASHED_NBYTES = 1 << 16 };
@@ -128,8 +129,12 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
         /* a second text that is no answer of a sample is one to a prompt, without images */
         const int n_images = side == DT_SIDE_SECOND && !kind->answers ? 0 : r->images.n;
         DT_TRY(check_places(recipe, ids->id + first, ids->n - first, n_images));
-        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_images, ids, &p->mask[side],
-                                      first));
+        int32_t *n_cells;
+        DT_TRY(dt_count_cells(recipe, p, s, &n_cells));
+        const dt_err err = dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_cells, n_images,
+                                                  ids, &p->mask[side], first);
+        free(n_cells);
+        DT_TRY(err);
     }
     s->parted |= parted;
     s->truncated |= cut;
@@ -142,6 +147,14 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     return DT_OK;
 }
 
+/* A sample that is too long has no images, as if they had not been read. */
+static void drop_images(dt_chunk *p, dt_sample *s)
+{
+    p->pixels.n = s->first_pixel;
+    p->grids.n = s->first_grid;
+    s->n_images = s->n_whole_images = 0;
+}
+
 dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
                         dt_sample *s)
 {
@@ -150,6 +163,10 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     s->pair = record->pair;
     s->has_second = record->has_second;
     s->is_chat = record->is_chat;
+    /* the number of placeholders depends on the sizes of the images */
+    const bool grids = recipe->images && recipe->images->grids && record->images.n > 0;
+    if (grids) DT_TRY(dt_encode_images(recipe, record, p, s));
+    const uint64_t hash_of_image = s->hash;
     DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
     if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
     const bool answers = dt_record_kind_of(s->kind)->answers;
@@ -162,7 +179,9 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     const int32_t *ids = p->ids[0].id + p->ids[0].n - s->n[0];
     const size_t n = answers ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
-    return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
+    if (grids) s->hash = hash_of_image;
+    if (grids && s->too_long) drop_images(p, s);
+    return record->images.n && !s->too_long && !grids ? dt_encode_images(recipe, record, p, s) : DT_OK;
 }
 
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,

@@ -56,6 +56,8 @@ void dt_shard_names_free(dt_shard_names *s);
 /** Read and preprocess the images of a record, and append them to the chunk. DT_ERR_DATA names an
  *  unreadable image. */
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);
+/** The cells of each image of a sample: [n_whole_images], freed with free; NULL: images are not grids. */
+dt_err dt_count_cells(const dt_recipe *recipe, const dt_chunk *p, const dt_sample *s, int32_t **n_cells);
 /** Encode the turns of a chat, each within its share of max_length (budgets.c). */
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
                        bool *cut);

@@ -28,6 +28,7 @@ typedef struct make {
     dt_recipe recipe;
     dt_rec rec;
     dt_image_form images;
+    char *image_text; /* of grids, or wrapped; NULL: the options' token */
     dt_preprocessor preprocessor;
     dt_reader reader;
     const char **inputs; /* [n_inputs] all files that are read, and must not be overwritten */
@@ -66,16 +67,20 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
 
 /* State of a chunk, to restore after an error. */
 typedef struct mark {
-    size_t ids[DT_N_SIDES], records, pixels;
+    size_t ids[DT_N_SIDES], records, pixels, grids;
 } mark;
 
-static mark mark_of(const dt_chunk *p) { return (mark){{p->ids[0].n, p->ids[1].n}, p->records.n, p->pixels.n}; }
+static mark mark_of(const dt_chunk *p)
+{
+    return (mark){{p->ids[0].n, p->ids[1].n}, p->records.n, p->pixels.n, p->grids.n};
+}
 
 static void go_back(dt_chunk *p, const mark *to)
 {
     for (int side = 0; side < DT_N_SIDES; side++) p->ids[side].n = to->ids[side];
     p->records.n = to->records;
     p->pixels.n = to->pixels;
+    p->grids.n = to->grids;
 }
 
 /* Add the record's position to errors that the record did not cause (no memory, disk). */
@@ -103,7 +108,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     go_back(p, &before);
     for (int side = 0; side < DT_N_SIDES; side++) s->n[side] = 0;
     s->n_record = 0;
-    s->n_images = 0;
+    s->n_images = s->n_whole_images = 0;
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for an error message");
 }
 
@@ -335,20 +340,61 @@ static dt_err find_placeholder(const make *k, int32_t *id)
     return err;
 }
 
+/* The text of an image that is a grid: the tokens before and after it, and one placeholder between them. */
+static dt_err name_image(make *k)
+{
+    const dt_image_options *o = &k->opt->images;
+    const int32_t ids[3] = {o->around[0], o->token_id, o->around[1]};
+    size_t n;
+    DT_CHECK(o->grids, DT_ERR_USAGE,
+             "%s: images of different sizes need the model: expected its config.json in the directory of --images or "
+             "--tokenizer",
+             o->preprocessor);
+    k->images.token = o->token_id;
+    k->image_text = dt_decode(k->tokenizer, ids, 3, false, &n);
+    DT_CHECK(k->image_text, DT_ERR_MEMORY, "out of memory for the name of an image");
+    DT_CHECK(n > 0 && dt_tokenizer_token(k->tokenizer, ids[1]), DT_ERR_DATA,
+             "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images", k->opt->tokenizer, ids[1]);
+    return DT_OK;
+}
+
+/* Open an encoder for texts in which images are wrapped. *e: out, also after an error. */
+static dt_err open_wrapping(make *k, dt_encoder **e)
+{
+    const dt_image_options *o = &k->opt->images;
+    DT_TRY(dt_encoder_open(e, k->tokenizer));
+    if (!o->preprocessor || !o->wrapped) return DT_OK;
+    free(k->image_text);
+    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, o->around, o->token_id, &k->image_text),
+                           "%s: ", k->opt->tokenizer);
+}
+
+static dt_err wrap_images(make *k)
+{
+    dt_encoder *e = NULL;
+    const dt_err err = open_wrapping(k, &e);
+    dt_encoder_close(e);
+    k->images.token = k->opt->images.token_id;
+    return err;
+}
+
 static dt_err open_images(make *k)
 {
     const dt_image_options *o = &k->opt->images;
     dt_preprocessor *p = &k->preprocessor;
     if (!o->preprocessor) return DT_OK;
     DT_TRY(dt_preprocessor_read(o->preprocessor, p));
+    DT_CHECK(p->cell || !o->grids, DT_ERR_DATA,
+             "%s: expected a Qwen2VLImageProcessor, because images of the model are grids of cells", o->preprocessor);
     DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
              "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,
              DT_MAX_IMAGE_SIZE, p->out_height, p->out_width);
     DT_CHECK(o->size <= 0 || o->size == p->out_width, DT_ERR_DATA,
              "%s: produces images of %d pixels per side, but the model's tower takes %" PRId64, o->preprocessor,
              p->out_width, o->size);
-    k->images = (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .preprocessor = p->json};
-    DT_TRY(find_placeholder(k, &k->images.token));
+    k->images =
+        (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .grids = p->cell > 0, .preprocessor = p->json};
+    DT_TRY(p->cell ? name_image(k) : o->wrapped ? wrap_images(k) : find_placeholder(k, &k->images.token));
     DT_CHECK(o->token_id < 0 || o->token_id == k->images.token, DT_ERR_DATA,
              "%s: \"%s\" has the id %" PRId32 " in this tokenizer, but the model's config.json says %" PRId32,
              k->opt->tokenizer, o->token, k->images.token, o->token_id);
@@ -356,7 +402,8 @@ static dt_err open_images(make *k)
     k->recipe.preprocessor = p;
     k->recipe.image_folder = o->folder;
     k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
-    k->recipe.rules.image_text = o->token;
+    k->recipe.rules.image_text = k->image_text ? k->image_text : o->token;
+    k->recipe.rules.image_alias = k->image_text ? o->token : NULL;
     k->recipe.rules.captions = o->captions;
     const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
     return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
@@ -376,7 +423,10 @@ static dt_err open_all(make *k)
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
     if (k->recipe.images)
         k->reader.chunk_items =
-            (int)dt_max_i64(1, dt_min_i64(DT_CHUNK_ITEMS, DT_CHUNK_PIXELS / (int64_t)dt_image_form_nbytes(&k->images)));
+            k->images.grids
+                ? DT_CHUNK_GRIDS
+                : (int)dt_max_i64(
+                      1, dt_min_i64(DT_CHUNK_ITEMS, DT_CHUNK_PIXELS / (int64_t)dt_image_form_nbytes(&k->images)));
     DT_TRY(list_inputs(k));
     DT_TRY(check_outputs(k));
     k->stats->nbytes_total = k->reader.nbytes_total;
@@ -384,7 +434,8 @@ static dt_err open_all(make *k)
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
     DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
-    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(open_wrapping(k, &k->workers[i].encoder));
+    if (k->image_text) k->recipe.rules.image_text = k->image_text;
     return DT_OK;
 }
 

@@ -172,6 +172,7 @@ typedef struct sample_data {
     const uint8_t *mask;
     const char *record;
     const uint8_t *pixels;
+    const uint32_t *grid;
 } sample_data;
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
@@ -209,8 +210,8 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     DT_TRY(dt_dataset_add(to, of->ids[0], kind->mask ? mask : NULL, (int64_t)s->n[0]));
     if (s->has_second) DT_TRY(dt_dataset_add_side(to, DT_SIDE_SECOND, of->ids[1], (int64_t)s->n[1]));
     if (s->n_record) DT_TRY(dt_dataset_add_record(to, of->record, s->n_record));
-    DT_TRY(dt_dataset_add_images(to, of->pixels, s->n_images));
-    o->stats->n_images += s->n_images;
+    DT_TRY(dt_dataset_add_images(to, of->pixels, of->grid, s->n_images));
+    o->stats->n_images += s->n_whole_images;
     DT_TRY(kind->answers ? dt_dataset_end_pair(to, &s->pair) : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
 }
@@ -262,7 +263,11 @@ static dt_err write_sample(dt_outputs *o, const dt_sample *s, bool first, const 
 
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
-    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records.bytes, (const uint8_t *)p->pixels.bytes};
+    sample_data of = {{p->ids[0].id, p->ids[1].id},
+                      p->mask[0],
+                      p->records.bytes,
+                      (const uint8_t *)p->pixels.bytes,
+                      (const uint32_t *)(const void *)p->grids.bytes};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
         const bool first = i == 0 || s[-1].item != s->item; /* first sample of its record */
@@ -272,6 +277,7 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
         if (of.mask) of.mask += s->n[0];
         if (of.record) of.record += s->n_record;
         if (s->n_images) of.pixels += (size_t)s->n_images * dt_image_form_nbytes(o->recipe->images);
+        if (s->n_images && of.grid) of.grid += s->n_images;
     }
     dt_add_ignored(&o->stats->ignored, &p->ignored);
     o->stats->nbytes_read = p->nbytes_read;
@@ -284,7 +290,7 @@ static dt_err check_result(const dt_outputs *o)
 {
     const dt_make_stats *s = o->stats;
     char short_enough[128] = " is short enough";
-    if (o->recipe->images)
+    if (o->recipe->images && !o->recipe->images->grids)
         snprintf(short_enough, sizeof short_enough,
                  " is short enough: each image takes %" PRId64 " tokens of --max-length for its placeholders",
                  o->recipe->images->n_tokens);

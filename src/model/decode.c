@@ -47,6 +47,7 @@ static dt_err queue_blocks(dt_model *m, const void *unused)
         DT_TRY(dt_params_acquire(m, unit, &w));
         if (m->n_tok > 0) DT_TRY(dt_block_forward(m, b, &w, &a, m->cache[b->layer], true));
         DT_TRY(dt_params_release(m, unit));
+        if (m->vision) DT_TRY(dt_vision_after_block(m, &m->stages[i], m->x[0]));
     }
     return DT_OK;
 }
@@ -76,8 +77,11 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
         if (m->cached[slot[s]].n_own + m->cached[slot[s]].n_shared == 0) DT_TRY(dt_delta_cache_clear(m, slot[s]));
     DT_TRY(dt_vision_forward(m, b));
     DT_TRY(dt_is_step(b) ? queue_tokens(m) : queue_blocks(m, NULL));
-    for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++)
-        m->cached[slot[s]].n_own += b->seq_start[s + 1] - b->seq_start[s];
+    for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++) {
+        struct cached *c = &m->cached[slot[s]];
+        c->n_own += b->seq_start[s + 1] - b->seq_start[s];
+        c->shift = c->next_shift;
+    }
     m->hidden = m->x[0];
     m->have_hidden = true;
     return DT_OK;
@@ -94,7 +98,9 @@ void dt_model_cache_clear(dt_model *m, int32_t slot)
 int32_t dt_model_cache_keep(dt_model *m, int32_t slot, int32_t n_tok)
 {
     struct cached *c = &m->cached[slot];
-    if (m->H > 0 && c->n_shared + c->n_own != n_tok) n_tok = 0;
+    /* after an image, the positions of earlier tokens are not known */
+    if ((m->H > 0 || c->shift != 0) && c->n_shared + c->n_own != n_tok) n_tok = 0;
+    if (n_tok == 0) c->shift = 0;
     if (c->n_shared > n_tok) c->n_shared = n_tok;
     if (c->n_own > n_tok - c->n_shared) c->n_own = n_tok - c->n_shared;
     return n_tok;
@@ -108,10 +114,12 @@ dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n
     DT_EXPECT(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt));
     DT_EXPECT(n_tok >= 0 && n_tok <= m->cached[prompt].n_own);
     DT_CHECK(
-        m->H == 0 || n_tok == m->cached[prompt].n_own, DT_ERR_USAGE,
-        "a text shares %d of the %d tokens of a prompt, but linear attention has the state after the last one only",
+        (m->H == 0 && m->cached[prompt].shift == 0) || n_tok == m->cached[prompt].n_own, DT_ERR_USAGE,
+        "a text shares %d of the %d tokens of a prompt, but linear attention, or the position after images, is known "
+        "after the last one only",
         n_tok, m->cached[prompt].n_own);
-    m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok};
+    const int32_t shift = m->cached[prompt].shift;
+    m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok, .shift = shift, .next_shift = shift};
     return m->H > 0 ? dt_delta_cache_copy(m, prompt, slot) : DT_OK;
 }
 

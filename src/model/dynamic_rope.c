@@ -23,6 +23,11 @@
 void dt_dynamic_rope_size(dt_model *m)
 {
     const int64_t P = dt_model_rope_constant_length(m->mc), longest = m->opt.max_pos;
+    if (m->mc->rope_axes > 0) { /* rows of images */
+        m->dynamic.base_rows = m->opt.tower ? 0 : longest;
+        m->dynamic.max_rows = m->opt.max_images > 0 ? m->opt.max_tok : 0; /* sequences may share an image */
+        return;
+    }
     const bool grows = longest > P, two = m->mc->rope_type == DT_ROPE_LONGROPE;
     m->dynamic.base_rows = m->mc->rope_type == DT_ROPE_NONE ? 0 : grows ? P : longest;
     m->dynamic.long_rows = grows && two ? longest : 0;
@@ -31,7 +36,7 @@ void dt_dynamic_rope_size(dt_model *m)
 
 dt_err dt_dynamic_rope_open(dt_model *m)
 {
-    if (m->dynamic.max_rows == 0) return DT_OK;
+    if (m->dynamic.max_rows == 0 || m->mc->rope_axes > 0) return DT_OK;
     m->dynamic.have = calloc((size_t)m->opt.max_seq, sizeof *m->dynamic.have);
     DT_CHECK(m->dynamic.have, DT_ERR_MEMORY, "out of memory for the lengths of %d sequences", m->opt.max_seq);
     return DT_OK;
@@ -92,7 +97,7 @@ dt_err dt_dynamic_rope_batch(dt_model *m, const dt_batch *b)
 {
     bool missing = false;
     if (m->dynamic.long_rows > 0) use_long_rows(m, b);
-    if (m->dynamic.max_rows == 0) return DT_OK;
+    if (m->dynamic.max_rows == 0 || m->mc->rope_axes > 0) return DT_OK;
     for (int32_t s = 0; s < b->n_seq && !missing; s++) {
         const struct dynamic_rows need = needed(m, b, s);
         missing = need.n > 0 && !find(&m->dynamic, &need);

@@ -88,12 +88,16 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     DT_TRY(dt_params_acquire(m, m->embed_unit, &w));
     if (m->n_tok > 0) {
         void *table_rows = m->opt.tower ? dt_patches_input(m, x) : x;
-        DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
-                                         dt_weight(&w, m->wpe), table_rows, m->n_tok, m->C, m->opt.dtype, m->stream));
+        if (m->grids)
+            DT_TRY(dt_patches_positions(m, &w, table_rows));
+        else
+            DT_TRY(m->ops->embedding_forward(m->dev, m->device.token, m->device.pos, dt_weight(&w, m->wte),
+                                             dt_weight(&w, m->wpe), table_rows, m->n_tok, m->C, m->opt.dtype,
+                                             m->stream));
         if (m->opt.tower) DT_TRY(dt_patches_forward(m, &w, x));
         for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
-        if (m->vision) DT_TRY(dt_placeholders_scatter(m, x));
         DT_TRY(scale(m, x));
+        if (m->vision) DT_TRY(dt_placeholders_scatter(m, x)); /* rows of images are not scaled */
         DT_TRY(embed_dropout(m, x));
     }
     return dt_params_release(m, m->embed_unit);
@@ -132,10 +136,13 @@ dt_err dt_embed_backward(dt_model *m)
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
-    if (m->n_tok > 0) DT_TRY(scale(m, m->s.dx));
     if (m->n_tok > 0 && m->vision) DT_TRY(dt_placeholders_gather(m));
+    if (m->n_tok > 0) DT_TRY(scale(m, m->s.dx));
     if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &w, &g));
-    DT_TRY(token_table_backward(m, &g));
+    if (m->grids)
+        DT_TRY(m->n_tok > 0 ? dt_patches_positions_backward(m, &g) : DT_OK);
+    else
+        DT_TRY(token_table_backward(m, &g));
     if (m->n_tok > 0 && dt_is_trained(m->wpe))
         DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.pos, m->device.pos_order, dt_gradient(&g, m->wpe),
                                           m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));

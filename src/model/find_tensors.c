@@ -80,7 +80,9 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot sl
 {
     int64_t n_out = 0;
     for (int i = 0; i < MAX_LOW; i++) n_out += of->n_out[i];
-    const dt_tensor *w = find_part(u, of->name[0], "weight");
+    char whole[64];
+    snprintf(whole, sizeof whole, "%s_weight", of->name[0]);
+    const dt_tensor *with = find_part(u, of->name[0], "weight"), *w = with ? with : find(u, whole);
     const bool coded = w && w->part == DT_CODES, in_first = w && w->in_first;
     struct linear l = {.n_in = n_in,
                        .n_out = n_out,
@@ -240,7 +242,7 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
-    k->conv = dt_linear_at(m, u, patches->name, 3 * v->patch_size * v->patch_size, m->C);
+    k->conv = dt_linear_at(m, u, patches->name, 3 * (v->grids ? v->n_frames : 1) * v->patch_size * v->patch_size, m->C);
     k->token = at(class ? find(u, class->name) : NULL);
     k->pre = norm_of(u, of, SLOT_PRE_NORM);
     DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (class != NULL) &&
@@ -290,7 +292,7 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     }
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
-    if (!s->block.bidirectional) s->block.traits = dt_model_layer(m->mc, s->block.layer);
+    if (!s->block.bidirectional || m->opt.tower) s->block.traits = dt_model_layer(m->mc, s->block.layer);
     return find_block(m, u, &s->block);
 }
 

@@ -29,11 +29,18 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b, const 
     if (w) at.sinks = dt_weight(w, b->sinks);
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
     if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
+    if (b->traits.windowed && m->grids) {
+        at.n_seq = m->n_windows;
+        at.q_start = at.kv_start = m->patches.device_arrays.window_start;
+        at.kv_len = m->patches.device_arrays.window_len;
+        at.max_q_len = at.max_kv_len = m->longest_window;
+    }
     if (m->train && mc->attn_pdrop > 0) {
         at.dropout_p = (float)mc->attn_pdrop;
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
         at.token_key = m->device.token_key;
     }
+    if (m->max_ahead > 0 && !b->bidirectional) at.ahead = m->device.ahead, at.max_ahead = m->max_ahead;
     /* only the largest batch: the library plan and its scratch were prepared for that shape */
     at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
                     m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok &&

@@ -73,6 +73,8 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         DT_TRY(dt_params_acquire(m, s->unit, &w));
         if (m->n_tok > 0) DT_TRY(stage_forward(m, s, &w, &a));
         DT_TRY(dt_params_release(m, s->unit));
+        if (m->owner) DT_TRY(dt_tower_after_block(m, s, a.x_out));
+        if (m->vision) DT_TRY(dt_vision_after_block(m, s, a.x_out));
         if (s->role != DT_UNIT_NORM) m->set_holds = i;
     }
     m->load = NULL; /* recomputation counts nothing */
@@ -87,6 +89,8 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     dt_param_view w;
     dt_grad_view g;
     dt_phase_enter(m->phase, "backward", m->units[unit].name);
+    if (m->owner) DT_TRY(dt_tower_before_backward(m, &m->stages[i]));
+    if (m->vision) DT_TRY(dt_vision_before_backward(m, &m->stages[i]));
     DT_TRY(dt_params_acquire(m, unit, &w));
     if (m->n_tok > 0) DT_TRY(stage_recompute(m, i, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));

@@ -252,6 +252,7 @@ struct tokens {
     /* placeholders: their positions, sequence by sequence; the projector row of each token; the tokens sorted by that
      * row */
     int32_t *shown_at, *shown, *shown_order;
+    int32_t *ahead; /* [T], if images attend in both directions: later placeholders of the same image */
     /* table adapters [T, r]: offsets of A's elements, and in training the trained ones sorted by offset */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];
     int32_t *q_start, *kv_start, *kv_len; /* [n_seq + 1], [n_seq], [n_seq] */
@@ -292,8 +293,11 @@ struct dynamic_rows {
 struct dynamic_rope {
     /* constant rows; rows of this part, 0: no sequence can be that long, or the rule does not depend on the length */
     int64_t base_rows, max_rows;
-    int64_t long_rows;         /* of longrope, instead: for sequences that are longer than base_rows */
-    float *host;               /* [max_rows, rotary dimension], pinned */
+    int64_t long_rows; /* of longrope, instead: for sequences that are longer than base_rows */
+    float *host;       /* [max_rows, rotary dimension], pinned */
+    /* of positions with several axes (grids.c), instead of rows for longer sequences: rows of one image's side, on the
+     * host */
+    float *axis;
     struct dynamic_rows *have; /* [max_seq] rows currently in the table */
     int32_t n_have, n_rows;
 };
@@ -308,7 +312,20 @@ struct step_key {
     dt_choice how;
 };
 struct graphs; /* graphs.c */
+struct grids;  /* grids.c */
 struct vision; /* vision.c */
+
+enum { N_TAPS = 4 }; /* of the interpolation of a position */
+/** Arrays of a tower's batch that depend on the grids of its images (grids.c); on host and device. */
+struct grid_arrays {
+    int32_t *window_start, *window_len; /* [n_windows + 1], [n_windows] in patches */
+    /* rows of the table of positions, and their weights: [T, N_TAPS]; for its gradient, also by tap */
+    int32_t *tap;
+    float *weight;
+    int32_t *in_order; /* [T]: 0, 1 .. */
+    int32_t *tap_of[N_TAPS], *order[N_TAPS];
+    float *weight_of[N_TAPS];
+};
 
 /** Input stage of a tower (patches.c): a matmul over each image's patches; the class token precedes the patches. Table
  *  and positions are those of an embedding. */
@@ -321,11 +338,15 @@ struct tower_input {
     const dt_vision_config *config;
     /* device */
     void *rows;                          /* [N P, 3 p p] */
+    void *frames;                        /* of grids: [N P, 3, n_frames, p p] */
     void *x;                             /* [N P, C]: input of the norm, kept for backward */
     float *mean, *rstd;                  /* [N P] */
     void *class_row;                     /* [N, C] */
     int32_t *class_at, *zero, *in_order; /* [N]: rows of class tokens; 0, 0 ..; 0, 1 .. */
     struct span pixels;                  /* filled by vision.c */
+    struct span arrays;                  /* of grids */
+    struct grid_arrays host_arrays, device_arrays;
+    int32_t *tap_end; /* host [V + 1] */
 };
 
 /** Contents of a cache slot: the first n_shared tokens of another slot (a prompt), then n_own tokens in its own
@@ -333,6 +354,9 @@ struct tower_input {
 struct cached {
     int32_t prompt, n_shared, n_own;
     bool in_batch; /* a sequence of the current batch uses the slot */
+    /* added to the number of a token for its rotary position, because images have fewer positions than tokens; after
+     * the current batch */
+    int32_t shift, next_shift;
 };
 
 struct dt_model {
@@ -402,16 +426,20 @@ struct dt_model {
 
     /* [layers]: [rows of all slots, K + Y], each row keys then values; of linear attention dt_delta_cache */
     void **cache;
-    struct cached *cached; /* [cache_seqs + cache_prompts] */
-    struct graphs *graphs; /* NULL: no graphs */
-    struct vision *vision; /* NULL: no vision part */
-    size_t tower_nbytes;   /* activations that a frozen tower uses before any block does; 0: it has its own */
+    struct cached *cached;     /* [cache_seqs + cache_prompts] */
+    struct graphs *graphs;     /* NULL: no graphs */
+    struct vision *vision;     /* NULL: no vision part */
+    struct vision *owner;      /* of a tower: the vision part that it belongs to, else NULL */
+    const struct grids *grids; /* of a tower: its images, if they are grids; else NULL */
+    size_t tower_nbytes;       /* activations that a frozen tower uses before any block does; 0: it has its own */
     struct tower_input patches;
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;
-    int32_t n_learned; /* tokens whose embeddings receive gradients: host.order contains only these */
-    int32_t n_fill;    /* unused tokens in as many idle slots after the batch (dt_step_rows) */
+    int32_t max_ahead;                 /* maximum of ahead; 0: attention is causal */
+    int32_t n_learned;                 /* tokens whose embeddings receive gradients: host.order contains only these */
+    int32_t n_windows, longest_window; /* of grids; patches of the longest */
+    int32_t n_fill;                    /* unused tokens in as many idle slots after the batch (dt_step_rows) */
     bool train, have_hidden, have_dx;
     bool have_results;    /* the head's results for n_rows rows are computed or being copied */
     struct results asked; /* host addresses of the requested results; NULL: not requested */
@@ -657,6 +685,10 @@ dt_err dt_model_sync(dt_model *m);
 /* patches.c */
 /** Destination of the patch matmul: the input of the norm if there is one, otherwise x. */
 void *dt_patches_input(const dt_model *m, void *x);
+/** The interpolated position embeddings of grids; no operation without such a table. Their gradient is accumulated from
+ *  s.dx. */
+dt_err dt_patches_positions(const dt_model *m, const dt_param_view *w, void *out);
+dt_err dt_patches_positions_backward(const dt_model *m, const dt_grad_view *g);
 /** Compute x [T,C] from the position embeddings in dt_patches_input(x). */
 dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x);
 /** Accumulate gradients in g from s.dx, the gradient of x. Leaves the gradient of the position embeddings in s.dx. */

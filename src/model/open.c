@@ -266,8 +266,10 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     m->stage_norm = place_stats(m, a, m->has_norm_stage);
     if (m->opt.training) {
         const int64_t latent = dt_max_i64(m->mc->q_lora_rank, m->mc->kv_lora_rank),
-                      widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : latent),
-                                          m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
+                      of_vision = m->mc->vision
+                                      ? dt_max_i64(m->mc->vision->projector.hidden_size, m->mc->vision->projector.n_in)
+                                      : 0,
+                      widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : latent), of_vision),
                       norm = dt_max_i64(dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest), delta_sums(m)),
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
@@ -299,6 +301,7 @@ size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64
     t->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
     t->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
     t->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
+    t->ahead = dt_take(&a, n_shown > 0 && m->mc->vision->both_ways ? n_tok : 0, 1, sizeof(int32_t));
     t->pos_order = dt_take(&a, m->mc->learned_positions ? n_tok : 0, 1, sizeof(int32_t));
     for (int k = 0; k < N_LOW_TABLES; k++) {
         const int64_t r = m->low_table[k].low.r;
@@ -368,6 +371,13 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
                          .nbytes = nbytes};
 }
 
+/* The longest side of an image, in the positions of this model. */
+static int64_t longest_side(const dt_model *m)
+{
+    if (m->mc->rope_axes == 0) return 0;
+    return m->opt.max_images * (m->opt.tower ? m->opt.tower->n_side : 1);
+}
+
 /* Staging buffers on host and device: the largest batch's tokens, rows and results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
@@ -392,6 +402,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
     m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
+    m->dynamic.axis = dt_take(host, longest_side(m), m->mc->head_dim, sizeof(float));
     m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
@@ -425,6 +436,11 @@ static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
     k->zero = k->class_at ? k->class_at + N : NULL;
     k->in_order = k->class_at ? k->zero + N : NULL;
     k->pixels = dt_take_span(&arenas[STAGING], data, (size_t)N * k->image_nbytes);
+    const bool grids = k->config->grids;
+    struct grid_arrays none;
+    k->frames = dt_take(a, grids && k->config->n_frames > 1 ? T : 0, k->conv.n_in, m->elem);
+    k->arrays = dt_take_span(&arenas[STAGING], data, grids ? dt_grids_place_arrays(m, NULL, N, &none) : 0);
+    k->tap_end = dt_take(&arenas[STAGING], grids ? m->V + 1 : 0, 1, sizeof(int32_t));
 }
 
 static void place_all(dt_model *m, struct arena arenas[N_ARENAS])

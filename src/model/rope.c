@@ -55,9 +55,20 @@ static double longrope_scale(const dt_model_config *mc)
     return factor > 1 ? sqrt(1 + log(factor) / log(O)) : 1;
 }
 
+int dt_model_rope_axis(const dt_model_config *mc, int64_t i)
+{
+    const int64_t *n = mc->mrope_section, half = dt_model_rotary_dim(mc) / 2;
+    if (mc->rope_axes == 0) return 0;
+    if (mc->rope_axes == 2) return i >= half / 2;
+    if (mc->mrope_interleaved) return i % 3 > 0 && i < 3 * n[i % 3] ? (int)(i % 3) : 0;
+    return i < n[0] ? 0 : i < n[0] + n[1] ? 1 : 2;
+}
+
 static double frequency(const dt_model_config *mc, int64_t i, int64_t length)
 {
-    const double d = (double)dt_model_rotary_dim(mc), longest = (double)mc->max_position_embeddings;
+    const int n_turns = mc->rope_axes == 2 ? 2 : 1; /* the axes of a tower have the same frequencies */
+    const double d = (double)(dt_model_rotary_dim(mc) / n_turns), longest = (double)mc->max_position_embeddings;
+    if (n_turns == 2) i %= dt_model_rotary_dim(mc) / 4;
     double theta = mc->rope_theta;
     if (mc->rope_type == DT_ROPE_DYNAMIC && (double)length > longest) {
         const double s = mc->rope_factor;

@@ -60,10 +60,11 @@ static int shape_of(const struct builder *b, const struct module *k, int64_t sha
                   in = dt_family_size(b->mc, k->in);
     shape[0] = turned ? in : out;
     shape[1] = k->slot == SLOT_PATCHES ? 3 : turned ? out : in;
-    shape[2] = shape[3] = b->patch_size;
+    shape[2] = shape[3] = shape[4] = b->patch_size;
+    if (b->n_frames > 0) shape[2] = b->n_frames;
     if (k->slot == SLOT_CONV) shape[1] = 1, shape[2] = in;
     if (k->slot == SLOT_CONV) return 3;
-    return k->slot == SLOT_PATCHES ? 4 : k->in == NO_SIZE ? 1 : 2;
+    return k->slot == SLOT_PATCHES ? 4 + (b->n_frames > 0) : k->in == NO_SIZE ? 1 : 2;
 }
 
 static dt_err add_weight(const struct builder *b, const struct module *k, int64_t expert, bool new_group)

@@ -138,6 +138,7 @@ static dt_err stage_tokens(dt_model *m, const dt_batch *b, const int32_t *slot, 
     if (!slot) stage_sequences(m, b);
     if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_dynamic_rope_batch(m, b));
+    if (m->grids) DT_TRY(dt_grids_stage_tower(m));
     if (slot) dt_slots_stage_fill(m, b);
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
     stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);
@@ -156,7 +157,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->n_seq = b->n_seq;
     m->n_fill = slot ? dt_slots_count_fill(m, b) : 0;
     if (b->n_tok > 0) DT_TRY(stage_tokens(m, b, slot, &nbytes));
-    if (m->vision) DT_TRY(dt_vision_stage(m, b));
+    if (m->vision) DT_TRY(dt_vision_stage(m, b, slot));
     return nbytes > 0 ? dt_span_to_device(m, &m->tokens_span, nbytes) : DT_OK;
 }
 

@@ -161,13 +161,17 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
     warn_of_other_programs(v);
 }
 
+/* A model with a language model of its own keeps its config.json. */
+static void edit_joined(json_t *root) { json_object_del(root, "preprocessor_config"); }
+
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
-    edit_language(mc->vision ? json_object_get(root, "text_config") : root, mc, opt, n_labels);
+    json_t *text = json_object_get(root, "text_config");
+    edit_language(mc->vision && text ? text : root, mc, opt, n_labels);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
-    if (mc->vision) edit_vision(root, mc->vision);
+    if (mc->vision) mc->vision->tower->text ? edit_joined(root) : edit_vision(root, mc->vision);
     set_dtype(root, opt->dtype);
     return export_config_dump(root);
 }

@@ -14,6 +14,7 @@
 #include "new_rows.h"
 #include "tokenizer_files.h"
 #include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include "dtrain/checkpoint/stored.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +39,8 @@ typedef struct export_job {
     int *entry;         /* [n_slots] tensor of the layout: several slots may be in one (dt_fused) */
     float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
-    char *config; /* rank 0: text of the configuration */
+    const dt_tower *tower; /* that names the tensors in the files; NULL: as here */
+    char *config;          /* rank 0: text of the configuration */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file open for writing, and its index */
@@ -90,7 +92,7 @@ static void name_slot(export_job *j, int i)
     dt_tensor named = *j->slots[i].tensor;
     model_name(j, i, name);
     snprintf(named.name, sizeof named.name, "%s", name);
-    snprintf(j->names[i], sizeof j->names[i], "%s", j->opt->adapter ? DT_PEFT_PREFIX : name);
+    dt_tower_file_name(j->tower, j->opt->adapter ? DT_PEFT_PREFIX : name, j->names[i], sizeof j->names[i]);
     if (j->opt->adapter) dt_peft_tensor_name(&named, j->names[i] + strlen(DT_PEFT_PREFIX));
 }
 
@@ -165,6 +167,15 @@ static dt_err make_config(export_job *j)
     return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
 }
 
+static dt_err find_tower(export_job *j)
+{
+    json_t *root;
+    DT_TRY(dt_json_parse(&root, "config.json", j->opt->model_config, strlen(j->opt->model_config), 0));
+    j->tower = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
+    json_decref(root);
+    return DT_OK;
+}
+
 static dt_err prepare(export_job *j)
 {
     const char *name = j->opt->adapter ? DT_PEFT_CONFIG : "config.json";
@@ -174,6 +185,7 @@ static dt_err prepare(export_job *j)
     j->model = (dt_saved_model){.zero = j->z};
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     choose_slots(j);
+    if (!j->opt->adapter) DT_TRY(find_tower(j));
     DT_TRY(name_slots(j));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));

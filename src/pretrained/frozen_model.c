@@ -1,6 +1,7 @@
 /* frozen_model.c - a frozen model uses ZeRO like a trained one, and so the same stages, transports and checkpoint
  * reader. */
 #include "dtrain/pretrained/frozen_model.h"
+#include <stdlib.h>
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
@@ -21,9 +22,20 @@ static dt_err attach(dt_frozen_model *f)
                    : dt_lora_store_base(&f->lora, f->units, f->n_units);
 }
 
+/* Replace the configuration by the text model's. */
+static dt_err take_text(dt_pretrained *p)
+{
+    char *text;
+    DT_TRY(dt_model_config_text(p->config_name, p->model_config, &text));
+    free(p->model_config);
+    p->model_config = text;
+    return DT_OK;
+}
+
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
 {
     DT_TRY(dt_pretrained_describe(&f->from, model));
+    if (f->text_only && f->from.kind == DT_PRETRAINED_HF) DT_TRY(take_text(&f->from));
     f->from.parts.prefix = f->strip_prefix;
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     bool scored = n_labels > 0;

@@ -108,7 +108,7 @@ static dt_err create_vision(const dt_export_options *opt, const char *dir)
     DT_TRY(vision_make_files(opt, &preprocessor, &processor));
     if (!preprocessor) return DT_OK;
     const dt_err err = write_owned_text(dir, VISION_PREPROCESSOR, preprocessor),
-                 other = write_owned_text(dir, VISION_PROCESSOR, processor);
+                 other = processor ? write_owned_text(dir, VISION_PROCESSOR, processor) : DT_OK;
     return err != DT_OK ? err : other;
 }
 

@@ -26,9 +26,8 @@ static const char KEY[] = "tie_word_embeddings";
 
 static bool keys_differ(const json_t *root)
 {
-    const json_t *of_text = json_object_get(json_object_get(root, "text_config"), KEY);
-    return json_is_boolean(json_object_get(root, KEY)) &&
-           json_is_true(json_object_get(root, KEY)) != json_is_true(of_text);
+    const json_t *text = json_object_get(root, "text_config");
+    return text && dt_model_ties_outside(root) != json_is_true(json_object_get(text, KEY));
 }
 
 /* Compares as fp32, which represents all types exactly. The first element that differs decides. */
@@ -87,8 +86,8 @@ dt_err vision_complete_config(char **text, const char *name, const char *dir)
     json_t *root;
     bool changed = false;
     DT_TRY(dt_json_parse(&root, name, *text, strlen(*text), 0));
-    dt_err err = dt_model_is_llava(root) ? add_preprocessor(root, dir, &changed) : DT_OK;
-    if (err == DT_OK && dt_model_is_llava(root)) err = settle_head(root, dir, &changed);
+    dt_err err = dt_model_has_vision(root) ? add_preprocessor(root, dir, &changed) : DT_OK;
+    if (err == DT_OK) err = settle_head(root, dir, &changed);
     if (err == DT_OK && changed) {
         free(*text);
         *text = json_dumps(root, JSON_INDENT(2));
@@ -104,6 +103,11 @@ dt_err vision_complete_config(char **text, const char *name, const char *dir)
 static json_t *usual_preprocessor(const dt_vision_config *v)
 {
     const json_int_t S = v->image_size;
+    if (v->grids)
+        return json_pack("{s:s, s:I, s:I, s:I, s:{s:i, s:i}}", "image_processor_type", v->tower->processor,
+                         "patch_size", (json_int_t)v->patch_size, "merge_size", (json_int_t)v->n_side,
+                         "temporal_patch_size", (json_int_t)v->n_frames, "size", "shortest_edge", 56 * 56,
+                         "longest_edge", 28 * 28 * 1280);
     if (!v->tower->crops)
         return json_pack("{s:s, s:{s:I, s:I}}", "image_processor_type", v->tower->processor, "size", "height", S,
                          "width", S);
@@ -126,6 +130,9 @@ static char *placeholder(const char *tokenizer, int32_t id)
 /* LlavaProcessor subtracts one token if the strategy drops the first row. */
 static json_t *make_processor(const dt_export_options *opt, const dt_vision_config *v)
 {
+    if (v->wrapped)
+        return json_pack("{s:s, s:I}", "processor_class", "Gemma3Processor", "image_seq_length",
+                         (json_int_t)v->n_tokens);
     char *token = placeholder(opt->tokenizer, v->image_token);
     json_t *root =
         json_pack("{s:s, s:s, s:i, s:I, s:s}", "processor_class", "LlavaProcessor", "image_token",
@@ -156,8 +163,9 @@ dt_err vision_make_files(const dt_export_options *opt, char **preprocessor, char
     dt_model_config mc = {0};
     *preprocessor = *processor = NULL;
     DT_TRY(dt_model_config_parse(&mc, "config.json", opt->model_config));
-    if (mc.vision) *preprocessor = dump(preprocessor_of(&mc)), *processor = dump(make_processor(opt, mc.vision));
-    const bool made = !mc.vision || (*preprocessor && *processor);
+    if (mc.vision) *preprocessor = dump(preprocessor_of(&mc));
+    if (mc.vision && !mc.vision->grids) *processor = dump(make_processor(opt, mc.vision));
+    const bool made = !mc.vision || (*preprocessor && (*processor || mc.vision->grids));
     dt_model_config_free(&mc);
     return made ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the files of a vision-language model");
 }

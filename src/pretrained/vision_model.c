@@ -24,7 +24,8 @@ static const struct model_key {
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
     {"feature_norm", "vision_feature_norm"},    {"image_tokens", "image_tokens"},
 };
-enum { LLAVA_IMAGE_TOKEN = 32000 }; /* default of LLaVA's config.json */
+/* defaults of config.json */
+enum { LLAVA_IMAGE_TOKEN = 32000, GRIDS_IMAGE_TOKEN = 151655, AVERAGES_IMAGE_TOKEN = 262144 };
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
 /* class_row: a class row precedes the patches. */
@@ -323,8 +324,13 @@ static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
     const json_t *tower = json_object_get(root, "vision_config");
     const bool class_row = has_class_row(tower) || !json_object_get(tower, "model_type");
+    const bool joined = !dt_model_is_llava(root);
     for (int i = 0; i < N_MODEL_KEYS; i++) {
         if (!*text_of(cfg, i)) continue;
+        DT_CONFIG_CHECK(!joined, cfg, "vision", MODEL_KEYS[i].key,
+                        "the tower, projector and language model of %s (model_type %s) belong together; leave this key "
+                        "out",
+                        p->path, json_string_value(json_object_get(root, "model_type")));
         json_t *wanted = value_of(cfg, i, class_row), *has = json_object_get(root, MODEL_KEYS[i].name);
         const bool own = strcmp(MODEL_KEYS[i].key, "projector_dropout") == 0,
                    same = json_equal(wanted, has) || means_the_same(p, root, MODEL_KEYS[i].name, wanted);
@@ -342,7 +348,9 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
     if (!has) has = json_object_get(root, "image_token_id");
     if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
     DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
-    return (has ? json_integer_value(has) : LLAVA_IMAGE_TOKEN) == id ? DT_OK : differs(cfg, p, "image_token", has);
+    const dt_tower *joined = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
+    const json_int_t usual = !joined ? LLAVA_IMAGE_TOKEN : joined->averages ? AVERAGES_IMAGE_TOKEN : GRIDS_IMAGE_TOKEN;
+    return (has ? json_integer_value(has) : usual) == id ? DT_OK : differs(cfg, p, "image_token", has);
 }
 
 static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
@@ -377,9 +385,11 @@ static dt_err refuse_tower(const dt_pretrained *p, const dt_config *cfg, const c
                           p->path, type);
 }
 
-static dt_err take_projector(dt_pretrained *p, const dt_config *cfg)
+static dt_err take_projector(dt_pretrained *p, const dt_config *cfg, bool joined)
 {
     if (!*cfg->vision_projector_path) return DT_OK;
+    DT_CONFIG_CHECK(!joined, cfg, "vision", "projector_path",
+                    "the projector of %s belongs to its language model; leave this key out", p->path);
     DT_TRY(check_projector_file(cfg));
     DT_CONFIG_CHECK(p->kind == DT_PRETRAINED_HF, cfg, "vision", "projector_path",
                     "the checkpoint %s already has a projector; leave this key out", p->path);
@@ -394,12 +404,13 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
     json_t *root;
     DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    dt_err err = p->path && tower_of(root) ? refuse_tower(p, cfg, type)
-                 : dt_model_is_llava(root) ? take_keys(p, cfg, root)
-                 : *cfg->vision_path       ? join(p, cfg, root)
-                                           : check_none(cfg);
-    p->has_vision = dt_model_is_llava(root) || *cfg->vision_path;
-    if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
+    dt_err err = p->path && tower_of(root)   ? refuse_tower(p, cfg, type)
+                 : dt_model_has_vision(root) ? take_keys(p, cfg, root)
+                 : *cfg->vision_path         ? join(p, cfg, root)
+                                             : check_none(cfg);
+    p->has_vision = dt_model_has_vision(root) || *cfg->vision_path;
+    if (err == DT_OK && p->has_vision)
+        err = take_projector(p, cfg, dt_model_has_vision(root) && !dt_model_is_llava(root));
     json_decref(root);
     return err;
 }

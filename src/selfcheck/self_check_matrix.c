@@ -157,7 +157,7 @@ typedef struct attention_form {
     int longest; /* upper bound of the lengths, which selects kernels; 0: their maximum */
     float softcap;
     bool sinks;
-    int block;
+    int block, ahead;
 } attention_form;
 
 enum { N_SEQ = 4, N_TOK = 65 + 1 + 0 + 130 };
@@ -172,7 +172,9 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
 {
     const int64_t width = (int64_t)f->n_heads * f->head_dim, kv_width = (int64_t)f->n_kv_heads * f->head_dim;
     uint64_t key[N_TOK];
+    int32_t later[N_TOK] = {0};
     for (int t = 0; t < N_TOK; t++) key[t] = dt_mix64((uint64_t)t);
+    for (int t = 3; t < 3 + f->ahead; t++) later[t] = later[70 + t] = f->ahead + 2 - t;
     dt_attention how = {.n_seq = N_SEQ,
                         .n_heads = f->n_heads,
                         .n_kv_heads = f->n_kv_heads,
@@ -188,6 +190,7 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
                         .window = f->window,
                         .block = f->block,
                         .bidirectional = f->bidirectional,
+                        .max_ahead = f->ahead,
                         .dt = dt,
                         .dropout_p = f->dropout_p,
                         .dropout_key = 77,
@@ -197,15 +200,17 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
     const int64_t scratch_elems = LARGER_OF(c, attention_scratch_elems, &how);
     const array q_start = put_bytes(c, Q_START, sizeof *Q_START, N_SEQ + 1),
                 kv_len = put_bytes(c, Q_LEN, sizeof *Q_LEN, N_SEQ), keys = put_bytes(c, key, sizeof *key, N_TOK),
-                qkv = put(c, dt, N_TOK * how.q_ld, 1), dout = put(c, dt, N_TOK * width, 1),
-                out = room(c, dt, N_TOK * width), lse = room(c, DT_F32, (int64_t)N_TOK * f->n_heads),
-                dqkv = room(c, dt, N_TOK * how.q_ld), scratch = room(c, DT_F32, scratch_elems),
-                sinks = put(c, dt, f->n_heads, 1), dsinks = room(c, DT_F32, f->n_heads);
+                later_keys = put_bytes(c, later, sizeof *later, N_TOK), qkv = put(c, dt, N_TOK * how.q_ld, 1),
+                dout = put(c, dt, N_TOK * width, 1), out = room(c, dt, N_TOK * width),
+                lse = room(c, DT_F32, (int64_t)N_TOK * f->n_heads), dqkv = room(c, dt, N_TOK * how.q_ld),
+                scratch = room(c, DT_F32, scratch_elems), sinks = put(c, dt, f->n_heads, 1),
+                dsinks = room(c, DT_F32, f->n_heads);
     const array q = qkv, k = part(qkv, width, 0), v = part(qkv, width + kv_width, 0), dq = dqkv,
                 dk = part(dqkv, width, 0), dv = part(dqkv, width + kv_width, 0);
     EACH_DEVICE (c) {
         how.q_start = how.kv_start = at(c, q_start), how.kv_len = at(c, kv_len);
         how.token_key = f->dropout_p > 0 ? at(c, keys) : NULL;
+        how.ahead = f->ahead ? at(c, later_keys) : NULL;
         if (f->sinks) how.sinks = at(c, sinks), how.dsinks = at(c, dsinks);
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse));
         RUN(c, attention_backward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse), at(c, dout), at(c, dq),
@@ -274,6 +279,7 @@ static void attentions(check *c, dt_dtype dt)
         {"soft-cap and dropout", 2, 2, 64, .dropout_p = 0.25f, .softcap = 0.5f},
         {"sinks", 4, 1, 64, .window = 33, .sinks = true},
         {"blocks of keys", 2, 1, 64, .block = 16},
+        {"images in a window", 2, 1, 64, .window = 33, .ahead = 50},
         {"soft-cap and sinks", 2, 1, 96, .softcap = 0.5f, .sinks = true},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)

@@ -142,6 +142,17 @@ static void close_data(void *self, dt_task *t)
     dt_task_close_data(t);
 }
 
+static bool has_cells(const dt_task *t)
+{
+    return t->model_opt->max_images > 0 && t->mc->vision && t->mc->vision->grids;
+}
+
+/* For --plan: images that are grids take half of a sequence. */
+static int64_t cells_of_image(const dt_task *t)
+{
+    return t->mc->vision->grids ? dt_max_i64(1, t->cfg->data_seq_len / 2) : 1;
+}
+
 void dt_task_open_data(dt_task *t, const dt_task_data *what)
 {
     static const dt_task_part_ops part = {.plan = plan_data, .close = close_data};
@@ -155,8 +166,9 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
     if (!t->train && !t->valid && t->mc->vision) /* --plan without files: one image per sample */
-        t->model_opt->max_images = (int32_t)t->batching.micro_batch_size;
+        t->model_opt->max_images = (int32_t)(t->batching.micro_batch_size * cells_of_image(t));
     if (t->model_opt->max_images > 0) t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
+    if (has_cells(t)) t->cells = dt_sums_declare(t->sums, "cells", DT_SUM_UNITS, 1);
     if (t->train) {
         t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
         t->samples_per_epoch = dt_loader_info(t->train)->n_samples;
@@ -171,7 +183,9 @@ const dt_data_info *dt_task_warned_data(const dt_task *t)
 
 void dt_task_count_images(dt_task *t, const dt_batch *b)
 {
+    const dt_batch_images *i = dt_images_of(b);
     if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, dt_n_images_of(b));
+    if (has_cells(t)) dt_sums_count(t->sums, t->cells, i ? i->n : 0);
 }
 
 /* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches). The sample count

@@ -30,6 +30,7 @@ struct dt_tokenizer {
 struct dt_encoder {
     const dt_tokenizer *tokenizer;
     void *impl;
+    char *what, *by; /* dt_encoder_replace; NULL: nothing */
 };
 
 void dt_tokenizer_open_bytes(dt_tokenizer *t);

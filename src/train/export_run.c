@@ -123,7 +123,7 @@ static dt_st_type export_type(const dt_run *run)
 static dt_err make_template(const dt_run *run, char **jinja)
 {
     const char *spec = run->cfg.model_chat_template, *tokenizer = run->cfg.model_tokenizer;
-    const int32_t image_token = run->mc.vision ? run->mc.vision->image_token : -1;
+    const int32_t image_token = run->mc.vision ? dt_vision_text_token(run->mc.vision) : -1;
     *jinja = NULL;
     if (!dt_comm_first(run->comm) || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
     const dt_err err = dt_chat_jinja_for(spec, tokenizer, image_token, NULL, jinja);

@@ -121,6 +121,7 @@ dt_err run_open_sums(dt_run *run)
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");
     c->images = dt_sums_find(s, "images");
+    c->cells = dt_sums_find(s, "cells");
     c->loss = dt_sums_find_shown(s, DT_SHOW_TRAIN, "loss");
     DT_TRY(dt_comm_agree(run->comm, check_declared(run)));
     n += s->n_shown[DT_SHOW_TRAIN] + s->n_shown[DT_SHOW_VALIDATION] + s->n_sums + RUN_SAVE_METRICS;
@@ -313,13 +314,20 @@ static int more_metrics(dt_run *run, const progress *p, int64_t position, double
     return n;
 }
 
+/* The images or cells of the interval. */
+static double images_for_flops(const dt_sums *s, const dt_loop_sums *c)
+{
+    if (c->images < 0) return 0;
+    return dt_sums_total(s, c->cells >= 0 ? c->cells : c->images);
+}
+
 static dt_err report_step(dt_run *run, const progress *p, int64_t position, interval *in)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     const int n_more = more_metrics(run, p, position, in->seconds);
     const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds,
-                 flops = run_flops(run, rate, c->images < 0 ? 0 : dt_sums_total(s, c->images) / in->seconds);
+                 flops = run_flops(run, rate, images_for_flops(s, c) / in->seconds);
     const dt_train_record rec = {.step = p->step,
                                  .total_steps = run->total_steps,
                                  .loss = in->loss / n_steps,

@@ -62,6 +62,10 @@ dt_err run_save_parts(dt_run *run)
     if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
     DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
                     "expected llm in the list, because lora.r above 0 trains adapters of the language model");
+    DT_CONFIG_CHECK(!run->mc.vision->grids || (!p->tower && !p->projector), &run->cfg, "vision", "train",
+                    "adapters of this model (%s) can be trained with its tower and projector frozen only; set "
+                    "vision.train = llm",
+                    run->mc.vision->tower->name);
     if (p->tower) DT_TRY(save_tower(run));
     DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
     DT_TRY(save_module(run, p->embed || (p->head && run->mc.tie_word_embeddings), "embed_tokens"));
@@ -91,11 +95,14 @@ dt_err run_choose_parts(dt_run *run)
     dt_err err = DT_OK;
     run->parts = (struct run_parts){0};
     if (!run->mc.vision) return DT_OK;
-    warn_of_projector(run);
+    if (!run->mc.vision->grids) warn_of_projector(run);
     DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));
     for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
     dt_list_free(words, n);
     DT_TRY(err);
+    /* adapters of a model with its own tower: the default is llm */
+    if (run->mc.vision->grids && run->cfg.lora_r > 0 && !dt_config_differs(&run->cfg, "vision", "train"))
+        run->parts.projector = false;
     DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train",
                     "expected at least one part to train, found none");
     return DT_OK;
@@ -120,6 +127,8 @@ dt_err run_check_features(dt_run *run)
     if (!*cfg->vision_feature_cache) return DT_OK;
     DT_CONFIG_CHECK(run->mc.vision, cfg, "vision", "feature_cache",
                     "the model has no vision tower; leave this key out");
+    DT_CONFIG_CHECK(!run->mc.vision->grids, cfg, "vision", "feature_cache",
+                    "features of images of different sizes cannot be cached; leave this key out");
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];

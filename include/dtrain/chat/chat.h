@@ -60,9 +60,16 @@ typedef struct dt_placeholder_words {
 const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_text, int64_t n_placeholders,
                                 const char *owner, int64_t n_images);
 
-/** Replace each image placeholder in the ids starting at `first` by n_tokens of them, and its element of mask likewise
- *  (NULL: no mask; as long as ids->n_alloc). DT_ERR_DATA: the number of placeholders is not n_images. */
-dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first);
+/** Replace each image placeholder in the ids starting at `first` by n_tokens of them for each of its cells, and its
+ *  element of mask likewise (NULL: no mask; as long as ids->n_alloc). n_cells: in [n_images], at least 1; NULL: 1 each.
+ *  DT_ERR_DATA: the number of placeholders is not n_images. */
+dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, const int32_t *n_cells, int n_images, dt_ids *ids,
+                              uint8_t **mask, size_t first);
+
+/** Make an encoder replace the token around[0], which templates and messages have for an image, by the text of an image
+ *  with one placeholder: two line ends, around[0], token, around[1], two line ends (Gemma 3). text: out, of around[0],
+ *  malloc'ed; NULL on error. DT_ERR_DATA: the tokenizer lacks one of them. DT_ERR_MEMORY. */
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text);
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -116,6 +123,9 @@ typedef struct dt_messages {
     char **owned; /* malloc'ed texts, joined from parts */
     int n_owned;
     const char *image_text; /* in: text of an image placeholder; NULL: parts of type image are refused */
+    /* in: another text for it in messages, which is replaced; a placeholder then needs no line of its own. NULL:
+     * none */
+    const char *image_alias;
     dt_image_names images;  /* images named by parts of type image; NULL for one without a name */
     json_t *tools;          /* descriptions of tools, [{type: function, function: {...}}, ...]; NULL: none */
     const char *tools_text; /* the same as the record has them, for templates without tools; NULL: none */
@@ -196,9 +206,11 @@ dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m);
 /** If no message contains placeholders of the record's n images, put them before the first user message, as parts of it
  *  would be. DT_ERR_MEMORY. */
 dt_err dt_messages_place_images(dt_messages *m, int n);
-/** A text after n images, each image_text and a newline, as llava-hf's templates write them: malloc'ed, 0-terminated.
- *  nbytes: in length of text, out of the result. NULL: no memory. */
-char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes);
+/** A text after n images, each image_text and, if `line`, a newline, as llava-hf's templates write them: malloc'ed,
+ *  0-terminated. nbytes: in length of text, out of the result. NULL: no memory. */
+char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes);
+/** The text with each `alias` replaced: malloc'ed, with its length in *nbytes; NULL: it has none, or no memory. */
+char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes);
 /** Path of an image. A relative name is relative to folder, or if that is NULL, to the directory of the file that names
  *  it (NULL: the current directory). A file: URL is a path, with %20 and the like decoded. path: out [PATH_MAX].
  *  DT_ERR_DATA: too long, or another URL such as http:, which is not fetched. */

@@ -9,7 +9,7 @@
 
 #include "dtrain/core/core.h"
 
-enum { DT_MAX_DIMS = 4, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
+enum { DT_MAX_DIMS = 5, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
 /** The flat buffers of a unit, each with its own type. Only the trained part has gradients and optimizer states, at the
  *  same offsets as the parameters. DT_EXACT has frozen values that are float in every run, and are never trained.

@@ -46,12 +46,14 @@ dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *le
 /** Bytes that dt_kind_batch_alloc allocates. Local. */
 size_t dt_kind_batch_nbytes(const dt_kind_batch *most);
 
-/** Common properties of a dataset's images. In a text, an image is a run of one placeholder token. */
+/** Common properties of a dataset's images. In a text, an image is a run of one placeholder token. If images are grids,
+ *  each cell counts as an image. */
 typedef struct dt_image_form {
     int64_t size;             /* S: an image is uint8 [S, S, 3], RGB; 0: no images */
     int64_t n_tokens;         /* placeholders per image */
     int32_t token;            /* the placeholder's id */
     const char *preprocessor; /* text of the preprocessor_config.json that was used; "": unknown */
+    bool grids;               /* images are grids of cells */
 } dt_image_form;
 enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
 static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
@@ -149,6 +151,9 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json);
 dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
 /** Read images. pixels: out [n, S, S, 3]. DT_ERR_DATA. */
 dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels);
+/** Read the grids of images; zeros if images are not grids. grid: out [n]. DT_ERR_DATA: also if the images are not
+ *  complete. */
+dt_err dt_dataset_read_grids(dt_dataset *d, int64_t first, int64_t n, uint32_t *grid);
 
 /** Result of packing a file. */
 typedef struct dt_packing_info {
@@ -199,8 +204,9 @@ dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
 /** Allow images of this form, which is copied; before the first sample. The file then has arrays of images, even if no
  *  sample has any. DT_ERR_ARG, DT_ERR_WRITE, DT_ERR_MEMORY. */
 dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form);
-/** Add n images [n, S, S, 3] to the current sample, whose text has their placeholders. DT_ERR_WRITE. */
-dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n);
+/** Add n images [n, S, S, 3] to the current sample, whose text has their placeholders. grid: in [n], of grids
+ *  (dt_grid_code); else ignored. DT_ERR_WRITE. */
+dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, const uint32_t *grid, int64_t n);
 /** Add n tokens to the current document or sample. mask: in [n] 0 or 1 for sft; NULL otherwise. DT_ERR_WRITE. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
 /** The same for either text of a pair, or for an answer. */
@@ -311,6 +317,9 @@ typedef struct dt_image_options {
     /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
+    bool grids;        /* the model takes images that are grids of cells */
+    bool wrapped;      /* as in dt_vision_config */
+    int32_t around[2]; /* of both: ids of the tokens before and after an image's placeholders */
 } dt_image_options;
 
 /** Options of dt_make_datasets. */

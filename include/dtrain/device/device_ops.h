@@ -247,7 +247,8 @@ enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
  *           dt_attention_v_dim. Query head h uses key head h / (n_heads/n_kv_heads).
  *  Mask     Query i of n_q has the position p = kv_len - n_q + i. Causal: it attends to the key rows j <= p, and with a
  *           window W > 0 only to j > p - W. Block-causal, block B > 1: to all j < (floor(p / B) + 1) B. Bidirectional:
- *           to all kv_len rows. Only causal attention has a window.
+ *           to all kv_len rows. Only causal attention has a window, or ahead: the query of row t then also attends to
+ *           the ahead[t] key rows after p. p + ahead must not decrease in a sequence.
  *  Sinks    The gradient of a head's sink is - sum over its queries of e^(sink - lse) delta, delta = dout . out.
  *           attention_backward writes or adds it to dsinks.
  *  Dropout  Of the probabilities, with p > 0: kept if u >= p, and scaled by 1/(1-p). For key row j of its sequence u =
@@ -271,6 +272,8 @@ typedef struct dt_attention {
     int32_t window; /* 0: none */
     int32_t block;  /* 0 or 1: causal */
     bool bidirectional;
+    const int32_t *ahead; /* [n_tok] from 0 to max_ahead: keys after the query's position; NULL: none */
+    int32_t max_ahead;
     dt_dtype dt;
     float dropout_p;
     uint64_t dropout_key;      /* step and layer mixed in by the caller */

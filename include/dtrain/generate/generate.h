@@ -15,6 +15,7 @@
 typedef struct dt_prompt {
     dt_ids ids;
     dt_image_names images; /* one for each placeholder run in ids */
+    int32_t *n_cells;      /* [images.n] of images that are grids; else NULL */
     const char *file;      /* the file that names the images, borrowed from the caller of the parser; NULL: none */
     json_t *record;        /* its source; NULL for plain text */
 } dt_prompt;
@@ -50,6 +51,11 @@ typedef struct dt_prompt_reader {
      * an ordinary field */
     int32_t image_token, n_image_tokens;
     const char *image_text; /* text of the placeholder, one token; NULL: none */
+    /* of images that are grids: image_text has the tokens around the placeholder, too. image_alias: as dt_messages.
+     * n_cells: the cells of an image of a prompt. Else NULL */
+    const char *image_alias;
+    dt_err (*n_cells)(void *ctx, const dt_prompt *p, int k, int32_t *n);
+    void *ctx;
     /* [n_images] image paths for each prompt that is not a record. They come first, unless the text has placeholders */
     const char *const *image;
     int n_images;
@@ -83,6 +89,7 @@ typedef struct dt_sequence {
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
     int32_t n_images;                 /* images of the prompt, with options.vision */
+    const int32_t *n_cells;           /* [n_images] of images that are grids; NULL: 1 each */
     /* in: tokens already in cache slot 0, below n_prompt, to continue a conversation with the same images (with one
      * slot only); out: tokens in the slot */
     int32_t n_cached;
@@ -167,12 +174,13 @@ typedef struct dt_generate_options {
     /* maximum tokens of a forward pass, at least n_slots: long prompts are divided into several passes */
     int32_t max_tok;
     /* of a vision-language model whose prompts have images, on any rank in lockstep; else NULL. An image's placeholders
-     * are not divided between passes, so max_tok is at least n_slots - 1 + vision->n_tokens */
+     * are not divided between passes, so max_tok is at least n_slots - 1 + those of the largest image */
     const dt_vision_config *vision;
-    int32_t max_images; /* maximum images of a forward pass, as in dt_model_options */
-    /* with vision: write image k of a sequence's prompt to pixels [S, S, 3]. Called before the image's pass, in beam
-     * search with the prompt's first sequence. Local; its error ends the call, in lockstep on all ranks */
-    dt_err (*image)(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
+    int32_t max_images; /* maximum images of a forward pass, as in dt_model_options; of grids: cells */
+    /* with vision: write image k of a sequence's prompt to pixels [S, S, 3], of grids those of each cell, and its grid
+     * to *grid. Called before the image's pass, in beam search with the prompt's first sequence. Local; its error ends
+     * the call, in lockstep on all ranks */
+    dt_err (*image)(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid);
     bool logp;               /* compute log-probabilities */
     double logp_temperature; /* divides the logits for log-probabilities, and so for beam scores; 0: 1 */
     /* ranks that must run the same number of forward passes (ZeRO-3): calls are then Collective; NULL: Local */

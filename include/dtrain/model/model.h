@@ -39,6 +39,7 @@ typedef struct dt_layer {
     bool unrotated; /* queries and keys have no positions */
     bool sparse;    /* the MLP is a mixture of experts */
     bool linear;    /* linear attention: the gated delta rule */
+    bool windowed;  /* attention within windows of an image (vision.h) */
 } dt_layer;
 
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */
@@ -89,8 +90,13 @@ typedef struct dt_model_config {
     int64_t rope_original_max_position;
     double *rope_short, *rope_long; /* [rotary dimension / 2] divisors of frequencies (longrope) */
     double partial_rotary_factor;   /* heads rotate this part of their elements */
-    bool rope_neighbours;           /* pairs are neighbours, else (i, i + half) */
-    double q_scaling_beta;          /* queries grow with the position: algorithms.md 8.1; 0: not */
+    /* Positions of images have several axes: of a tower row and column (2), of a language model time, row and column
+     * (3). Each rotated pair belongs to one axis; 0: one position. mrope_section: pairs of each axis */
+    int rope_axes;
+    int64_t mrope_section[3];
+    bool mrope_interleaved; /* axes alternate from pair to pair */
+    bool rope_neighbours;   /* pairs are neighbours, else (i, i + half) */
+    double q_scaling_beta;  /* queries grow with the position: algorithms.md 8.1; 0: not */
     double attn_pdrop, embd_pdrop, resid_pdrop;
     int32_t bos_token_id; /* -1: none */
     int32_t pad_token_id; /* its embedding gets no gradient from lookups, as in transformers; -1: none */
@@ -141,6 +147,15 @@ void dt_model_config_set_dropout(dt_model_config *mc, double dropout);
  *  DT_OWN_LLAVA, so that AutoModel refuses it. */
 #define DT_OWN_LLAVA "dtrain_llava"
 bool dt_model_is_llava(const json_t *config);
+/** Is it the config.json of a vision-language model of any kind? */
+bool dt_model_has_vision(const json_t *config);
+
+/** The text of the text model's own config.json, from that of a model with images. name: of the latter in messages;
+ *  text: out, malloc'ed, NULL on error. DT_ERR_DATA: it has no text model that dtrain reads alone. DT_ERR_MEMORY. */
+dt_err dt_model_config_text(const char *name, const char *json_text, char **text);
+/** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
+ *  The head is tied if this value or that in text_config is true. */
+bool dt_model_ties_outside(const json_t *config);
 
 /** Set the image preprocessing of a vision-language model whose configuration lacks it (vision->preprocessor), also in
  *  mc->json. json_text: a preprocessor_config.json; name: its name in messages. DT_ERR_DATA: it is invalid.
@@ -189,6 +204,8 @@ int64_t dt_model_layer_of(const dt_model_config *mc, const char *name);
 /** Index of the unit whose table the vocabulary's head also uses: the embedding of a tied model; -1: none. */
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 
+/** The axis that rotated pair i belongs to (rope_axes). */
+int dt_model_rope_axis(const dt_model_config *mc, int64_t i);
 /** Rows of a rotary table for dt_heads.cos_sin (cos, then sin; algorithms.md 8.5), computed in double: positions first
  *  .. first+n-1 of a sequence of `length` tokens. Only the rules dynamic and longrope depend on the length. of_q: for
  *  dt_heads.q_cos_sin. cos_sin: out [n, dt_model_rotary_dim], host. */
@@ -210,9 +227,9 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
                             double sum_seq_len_squared);
 /** Parameters that a token uses: all, but of the experts of a layer only num_experts_per_tok. */
 int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n_units);
-/** Additional operations of one image: per row 2 for each matrix parameter of the tower's used blocks and the
- *  projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a language model only.
- *  features_given: without the tower's. */
+/** Additional operations of one image, or of one cell of a grid: per row 2 for each matrix parameter of the tower's
+ *  used blocks and the projector, 4 or 6 if the gradient passes through, and attention over the whole square. 0 for a
+ *  language model only. features_given: without the tower's. */
 double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int n_units, bool features_given);
 
 /* ---- forward, backward and generation ---------------------------------------------------------------------------- */

@@ -8,7 +8,13 @@
 
 struct dt_model_config;
 
-/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). */
+/** Names of tensors: the beginning of dtrain's name, and of that in exported files. */
+typedef struct dt_tower_name {
+    const char *here, *there;
+} dt_tower_name;
+
+/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). A tower of LLaVA is used
+ *  with any of its language models. Another one has its own (`text`), and its images are grids of cells. */
 typedef struct dt_tower {
     const char *name, *model_type; /* model_type in config.json, of a whole model and of a tower: "clip_vision_model" */
     const struct dt_family *family;
@@ -20,6 +26,14 @@ typedef struct dt_tower {
     bool crops;     /* its image processor crops */
     bool class_row; /* a class token precedes the patches */
     bool pools;     /* its files have a pooling head, which is not read, and its features may have a norm */
+    /* of a model with its own language model; text NULL: LLaVA's */
+    const struct dt_family *text;
+    const char *architecture;
+    const dt_tower_name *names;       /* up to {NULL} */
+    int64_t window_size, sections[3]; /* values of missing keys: window_size in pixels, 0: none; mrope_section */
+    bool interleaved;                 /* mrope_interleaved */
+    bool interpolates;                /* has a square table of positions, which is interpolated */
+    bool averages;                    /* images have one size, and the projector averages (Gemma 3) */
 } dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */
@@ -29,9 +43,10 @@ typedef enum dt_projector_type {
     DT_PROJECTOR_MLP,           /* two layers */
     DT_PROJECTOR_DEEP_MLP,      /* three layers */
     DT_PROJECTOR_PIXEL_SHUFFLE, /* concatenates f x f patches, then one layer without bias: nanoVLM */
+    DT_PROJECTOR_AVERAGE,       /* the mean of f x f patches, RMSNorm, then one layer [in, out] without bias: Gemma 3 */
     DT_N_PROJECTORS
 } dt_projector_type;
-enum { DT_MAX_PROJECTOR_LAYERS = 3 };
+enum { DT_MAX_PROJECTOR_LAYERS = 3, DT_MAX_DEEPSTACK = 8 };
 
 /** Sizes of a projector. */
 typedef struct dt_projector_config {
@@ -39,16 +54,29 @@ typedef struct dt_projector_config {
     int n_layers;
     int64_t n_in, hidden_size, n_out;
     int64_t shuffle; /* f; 1: no shuffle */
+    int64_t average; /* f of a projector that averages; 0 for others */
     bool bias, norm;
-    int act; /* dt_activation */
+    bool pre_norm; /* a norm of its input: LayerNorm; if it averages, RMSNorm whose weights are stored minus 1 */
+    int act;       /* dt_activation */
     double dropout;
 } dt_projector_config;
 
-/** A validated llava config.json with its defaults, and preprocessor_config.json. */
+/** A validated config.json of a vision-language model with its defaults, and preprocessor_config.json.
+ *
+ *  The images of a tower of LLaVA have one size. Otherwise an image is a grid of square cells of one size, and what is
+ *  said of an image here holds for a cell: image_size is its side. Only positions and attention depend on the grid. */
 typedef struct dt_vision_config {
     const dt_tower *tower;
     struct dt_model_config *blocks; /* the tower as a model; its vocabulary is the positions of an image */
+    bool grids;                     /* images are grids of cells */
     int64_t image_size, patch_size;
+    int64_t n_frames;   /* an image is repeated so many times as the input of the patch embedding */
+    int64_t window;     /* cells along a side of an attention window, in blocks that are `windowed`; 0: none */
+    int64_t table_side; /* of the square table of positions, which is interpolated; 0: not interpolated */
+    /* Blocks whose outputs have projectors of their own. Rows of the k-th are added to the placeholders after block k
+     * of the language model */
+    int64_t deepstack[DT_MAX_DEEPSTACK];
+    int n_deepstack;
     int64_t n_side;      /* patches along a side */
     int64_t n_rows;      /* the tower's rows per image: CLIP's class token, then patches */
     int64_t n_blocks;    /* of the tower */
@@ -58,10 +86,13 @@ typedef struct dt_vision_config {
     int64_t n_features;  /* the projector's rows per image */
     int64_t n_tokens;    /* placeholders per image: n_features, or 1 for their mean */
     int32_t image_token; /* the placeholder's id */
+    bool both_ways;      /* consecutive placeholders attend to each other in the language model */
+    int32_t around[2];   /* tokens before and after an image's placeholders, of grids or if it is wrapped; else -1 */
+    bool wrapped;        /* texts have the token around[0] for an image, which is replaced (dt_vision_wrap) */
     /* preprocessing of images, without json; out_width 0: unknown, with the published values of its kind */
     dt_preprocessor preprocessor;
     float scale[3], shift[3]; /* the tower's input: byte * scale + shift, for red, green and blue */
-    dt_projector_config projector;
+    dt_projector_config projector, deep_projector; /* deep_projector: each of deepstack */
 } dt_vision_config;
 
 /** Bytes of an image's features: [n_features, projector.n_in], row-major, of the activations' type. */
@@ -70,13 +101,31 @@ static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtyp
     return (size_t)(v->n_features * v->projector.n_in) * dt_dtype_size(dtype);
 }
 
+/** Patches along a side of the square that becomes a row of the projector's input. */
+static inline int64_t dt_projector_square(const dt_projector_config *p)
+{
+    return p->average > 1 ? p->average : p->shuffle;
+}
+
+/** The token that stands for an image in texts. */
+static inline int32_t dt_vision_text_token(const dt_vision_config *v)
+{
+    return v->wrapped ? v->around[0] : v->image_token;
+}
+
 /** Does an image have one placeholder, for the mean of the projector's rows? */
 static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }
 
 /** Kind number i; NULL after the last. Files without a model_type have the first kind. */
 const dt_tower *dt_tower_at(int i);
-/** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower. NULL: none. */
+/** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower, among those of LLaVA.
+ *  NULL: none. */
 const dt_tower *dt_tower_find(const char *model_type);
+/** Find the kind with this model_type of the whole model (may be NULL), which has its own language model. NULL:
+ *  none. */
+const dt_tower *dt_tower_of_model(const char *model_type);
+/** The name of a tensor in exported files. tower NULL, or of LLaVA: the same. */
+void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size);
 /** "mlp2x_gelu", ... */
 const char *dt_projector_name(dt_projector_type projector);
 

@@ -237,6 +237,7 @@ struct dt_task {
     dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
     int n_same_tower;
     int images; /* index of the sum "images", which exists if model_opt->max_images > 0 */
+    int cells;  /* the same for the cells of images that are grids, if the model takes such images */
     /* set in begin: the reference of divergences (DT_HEAD_DIVERGENCE); its forward of a batch precedes the
      * micro-step's. NULL: none */
     dt_model *reference;

@@ -90,6 +90,9 @@ typedef struct dt_encoder dt_encoder;
 dt_err dt_encoder_open(dt_encoder **e, const dt_tokenizer *t);
 /** Free an encoder. Safe on NULL. */
 void dt_encoder_close(dt_encoder *e);
+/** Replace `what` in texts by `by` before they are encoded, within each span. Both are copied; NULL: nothing.
+ *  DT_ERR_MEMORY. */
+dt_err dt_encoder_replace(dt_encoder *e, const char *what, const char *by);
 /** Bytes of its cache; 0 for NULL. Its other memory grows with the longest text and is not counted. */
 size_t dt_encoder_nbytes(const dt_encoder *e);
 

@@ -38,7 +38,7 @@ dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
 
 /** Indices of sums (sums.h): those of a task that the loop needs, and its own. */
 typedef struct dt_loop_sums {
-    int tokens, samples, images; /* images -1: no images */
+    int tokens, samples, images, cells; /* images, cells -1: none */
     const dt_shown *loss;
     int bad_own, bad_sum;                                       /* first unit with non-finite gradients */
     int memory_device, memory_pinned, memory_host, memory_file; /* peak bytes, maximum over ranks */

@@ -27,6 +27,7 @@ typedef enum dt_column {
     DT_COL_RECORD_OFFSETS,
     DT_COL_PIXELS,
     DT_COL_IMAGE_OFFSETS,
+    DT_COL_GRIDS, /* of images that are grids of cells, one for each cell (dt_grid_code) */
     DT_N_ARRAYS,
     DT_COL_PAIR_MARKS = DT_N_ARRAYS, /* not in files: source of the pair count attributes */
     DT_N_COLUMNS

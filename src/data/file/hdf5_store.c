@@ -111,6 +111,7 @@ static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
     i->has_answers = !d->kind->answers && has[DT_COL_SECOND_TOKENS];
     i->has_records = has[DT_COL_RECORDS];
     i->has_images = has[DT_COL_PIXELS];
+    i->images.grids = has[DT_COL_GRIDS];
 }
 
 /* Must be called with the HDF5 lock held. */

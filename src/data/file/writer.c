@@ -87,16 +87,19 @@ dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
     w->images = *form;
     w->images.preprocessor = text;
     w->wanted[DT_COL_PIXELS] = w->wanted[DT_COL_IMAGE_OFFSETS] = true;
+    w->wanted[DT_COL_GRIDS] = form->grids;
+    if (form->grids) DT_TRY(open_array(w, DT_COL_GRIDS, 4));
     DT_TRY(open_array(w, DT_COL_PIXELS, (int)dt_image_form_nbytes(form)));
     return open_array(w, DT_COL_IMAGE_OFFSETS, 8);
 }
 
-dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n)
+dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, const uint32_t *grid, int64_t n)
 {
     DT_CHECK(w->images.size || n == 0, DT_ERR_ARG, "internal: dt_dataset_add_images: %s: the dataset has no images",
              w->path);
     if (n == 0) return DT_OK;
     w->open_document = true;
+    if (w->images.grids) DT_TRY(dt_temp_array_add(&w->column[DT_COL_GRIDS], grid, n));
     return dt_temp_array_add(&w->column[DT_COL_PIXELS], pixels, n);
 }
 

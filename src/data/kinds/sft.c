@@ -27,5 +27,6 @@ const dt_kind dt_kind_sft = {.name = "sft",
                                         [DT_COL_MASK] = {"loss_mask"},
                                         [DT_COL_WEIGHTS] = {"weights", true},
                                         [DT_COL_PIXELS] = {"images/pixels", true},
-                                        [DT_COL_IMAGE_OFFSETS] = {"images/offsets", true}},
+                                        [DT_COL_IMAGE_OFFSETS] = {"images/offsets", true},
+                                        [DT_COL_GRIDS] = {"images/grids", true}},
                              .print_info = print_targets};

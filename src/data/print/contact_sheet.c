@@ -18,6 +18,7 @@ dt_err dt_dataset_draw_images(dt_dataset *d, int64_t most, const char *path)
 {
     const int64_t S = d->info.images.size, total = d->info.n_images, n = most < total ? most : total;
     DT_CHECK(n > 0, DT_ERR_USAGE, "%s: the dataset has no images", d->path);
+    DT_CHECK(!d->info.images.grids, DT_ERR_USAGE, "%s: images of different sizes cannot be drawn as a sheet", d->path);
     int64_t n_columns = 1;
     while (n_columns * n_columns < n) n_columns++;
     const int64_t n_rows = dt_ceil_div(n, n_columns), width = GAP + n_columns * (S + GAP),

@@ -65,10 +65,10 @@ static dt_err print_images(dt_dataset *d)
     if (!d->info.has_images) return DT_OK;
     DT_TRY(dt_dataset_each_block(d, DT_IMAGES, count_lengths, &images));
     const int64_t n_with = d->info.n_documents - images.bin[0];
-    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
+    printf("images       %" PRId64 "%s of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
            "; in %" PRId64 " sample%s, at most %" PRId64 " in one\n",
-           d->info.n_images, form->size, form->size, form->n_tokens, dt_plural(form->n_tokens), form->token, n_with,
-           dt_plural(n_with), images.longest);
+           d->info.n_images, form->grids ? " cells" : "", form->size, form->size, form->n_tokens,
+           dt_plural(form->n_tokens), form->token, n_with, dt_plural(n_with), images.longest);
     return DT_OK;
 }
 

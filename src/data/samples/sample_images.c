@@ -6,6 +6,7 @@
 #include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 4096 };
@@ -40,6 +41,23 @@ dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n
 dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels)
 {
     return n ? dt_array_read(&d->column[DT_COL_PIXELS], first, n, pixels) : DT_OK;
+}
+
+dt_err dt_dataset_read_grids(dt_dataset *d, int64_t first, int64_t n, uint32_t *grid)
+{
+    memset(grid, 0, (size_t)n * sizeof *grid);
+    if (!d->info.images.grids || n == 0) return DT_OK;
+    DT_TRY(dt_array_read(&d->column[DT_COL_GRIDS], first, n, grid));
+    for (int64_t i = 0; i < n;) {
+        const int64_t cells = dt_grid_rows(grid[i]) * dt_grid_columns(grid[i]);
+        bool whole = cells > 0 && cells <= n - i;
+        for (int64_t k = 1; whole && k < cells; k++) whole = grid[i + k] == 0;
+        DT_CHECK(whole, DT_ERR_DATA,
+                 "%s: images/grids[%" PRId64 "]: expected an image of whole cells, found %" PRId64 " x %" PRId64,
+                 d->path, first + i, dt_grid_rows(grid[i]), dt_grid_columns(grid[i]));
+        i += cells;
+    }
+    return DT_OK;
 }
 
 dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first, int64_t n, int64_t *count)
@@ -91,6 +109,16 @@ static dt_err check_mask(dt_dataset *d, int64_t i)
     return DT_OK;
 }
 
+static dt_err check_grids(dt_dataset *d, int64_t first, int64_t n)
+{
+    uint32_t *grid;
+    if (!d->info.images.grids || n == 0) return DT_OK;
+    DT_ALLOC(grid, n, "%s: out of memory for the grids of %" PRId64 " cells", d->path, n);
+    const dt_err err = dt_dataset_read_grids(d, first, n, grid);
+    free(grid);
+    return err;
+}
+
 dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
@@ -101,6 +129,7 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     DT_TRY(check_text(d, i, DT_SIDE_FIRST, n, pair.prompt_length[0]));
     if (d->column[DT_COL_SECOND_TOKENS].path)
         DT_TRY(check_text(d, i, DT_SIDE_SECOND, answers ? n : 0, pair.prompt_length[1]));
+    DT_TRY(check_grids(d, first, n));
     return d->column[DT_COL_MASK].path && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
@@ -140,8 +169,11 @@ dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_ba
     DT_TRY(find_images(set->dataset, number, from, b, &first, &n));
     DT_CHECK(n <= room, DT_ERR_DATA, "%s: sample %" PRId64 ": %" PRId64 " images exceed the capacity of %d",
              set->dataset->path, number, n, room);
-    return to ? read_for_batch(set->dataset, first, n, dt_images_append(to, b->n_seq - 1, (int32_t)n), to->image_nbytes)
-              : DT_OK;
+    if (!to) return DT_OK;
+    const int32_t at = to->n;
+    uint8_t *pixels = dt_images_append(to, b->n_seq - 1, (int32_t)n);
+    DT_TRY(dt_dataset_read_grids(set->dataset, first, n, to->grid + at));
+    return read_for_batch(set->dataset, first, n, pixels, to->image_nbytes);
 }
 
 dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)

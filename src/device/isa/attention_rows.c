@@ -136,7 +136,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
     run_state r;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = token + i / n_heads, at_head = (head + i % n_heads) * d;
-        const key_range seen = keys_seen(at, n_q, len, part->first + (int32_t)(i / n_heads));
+        const key_range seen = keys_seen(at, n_q, len, part->first + (int32_t)(i / n_heads), row);
         r.to[i] = seen.to, r.from[i] = seen.from;
         r.max[i] = -INFINITY, r.sum[i] = 0.0f;
         load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,

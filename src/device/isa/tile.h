@@ -133,24 +133,27 @@ typedef struct visible {
     int32_t most_from, least_to;          /* all queries attend to keys from most_from to least_to */
 } visible;
 
-/* Keys from .. to-1 that query i of n_q sees, of len: the mask of dt_attention. */
+/* Keys from .. to-1 that query i of n_q sees, of len, in row `row`: the mask of dt_attention. */
 typedef struct key_range {
     int32_t from, to;
 } key_range;
-INLINE key_range keys_seen(const dt_attention *at, int32_t n_q, int32_t len, int32_t i)
+INLINE key_range keys_seen(const dt_attention *at, int32_t n_q, int32_t len, int32_t i, int64_t row)
 {
     const int32_t pos = len - n_q + i;
     int32_t to = at->bidirectional ? len : pos + 1;
     if (at->block > 1 && pos >= 0) to = (int32_t)dt_min_i64(((int64_t)(pos / at->block) + 1) * at->block, len);
+    const int32_t last = to < 0 ? 0 : to;
+    if (at->ahead) to = (int32_t)dt_min_i64((int64_t)to + at->ahead[row], len);
     if (to < 0) to = 0;
-    return (key_range){at->window > 0 && to > at->window ? to - at->window : 0, to};
+    return (key_range){at->window > 0 && last > at->window ? last - at->window : 0, to};
 }
 
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
 {
     const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
     for (int32_t i = 0; i < TQ; i++) {
-        const key_range r = i < n ? keys_seen(at, n_q, len, first + i) : (key_range){0, 0};
+        const key_range r =
+            i < n ? keys_seen(at, n_q, len, first + i, at->q_start[seq] + first + i) : (key_range){0, 0};
         vis->to[i] = r.to, vis->from[i] = r.from;
         vis->n_seen[i] = r.to - r.from;
     }

@@ -25,8 +25,11 @@ typedef struct chat {
     char **texts; /* owned texts of messages */
     int n_texts;
     uint8_t *pixels; /* of messages.images.n images */
-    size_t n_bytes;  /* size of pixels, as accounted in the ledger */
-    int n_waiting;   /* the last n_waiting images belong to no message yet */
+    /* of each image: cells and grid, if images are grids; else 1 and 0 */
+    int32_t *n_cells;
+    uint32_t *grid;
+    size_t n_bytes; /* size of pixels, as accounted in the ledger */
+    int n_waiting;  /* the last n_waiting images belong to no message yet */
     dt_generate_stats total;
     int64_t n_kept; /* tokens reused from the cache */
 } chat;
@@ -68,11 +71,13 @@ static dt_err keep_text(chat *c, char *text)
 /* Only users attach images, so placeholders in other messages are removed. */
 static void forget_places(const chat *c, char *text, size_t *nbytes)
 {
-    const char *name = c->messages.image_text;
-    const size_t n = name ? strlen(name) : 0;
-    for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), name, n));) {
-        memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
-        *nbytes -= n;
+    const char *const names[] = {c->messages.image_text, c->messages.image_alias};
+    for (int k = 0; k < 2; k++) {
+        const size_t n = names[k] ? strlen(names[k]) : 0;
+        for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), names[k], n));) {
+            memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
+            *nbytes -= n;
+        }
     }
 }
 
@@ -96,11 +101,31 @@ static uint8_t *make_room(chat *c, size_t nbytes)
     return grown;
 }
 
-static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+/* Bytes of the first n images. */
+static size_t nbytes_of(const chat *c, int n)
+{
+    size_t n_cells = 0;
+    for (int i = 0; i < n; i++) n_cells += (size_t)c->n_cells[i];
+    return n_cells * generate_image_nbytes(c->a);
+}
+
+static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
     const chat *c = ctx;
-    const size_t nbytes = generate_image_nbytes(c->a);
-    memcpy(pixels, c->pixels + (size_t)k * nbytes, nbytes);
+    memcpy(pixels, c->pixels + nbytes_of(c, k), nbytes_of(c, k + 1) - nbytes_of(c, k));
+    *grid = c->grid[k];
+    return DT_OK;
+}
+
+/* Room for image n, whose pixels begin at byte `at`. said: failed, cells, grid. */
+static dt_err add_room(chat *c, int n, const int64_t said[3], size_t at)
+{
+    DT_TRY(dt_grow(&c->n_cells, n, sizeof *c->n_cells, "out of memory for image %d", n));
+    DT_TRY(dt_grow(&c->grid, n, sizeof *c->grid, "out of memory for image %d", n));
+    DT_CHECK(make_room(c, at + (size_t)said[1] * generate_image_nbytes(c->a)), DT_ERR_MEMORY,
+             "out of memory for another image");
+    c->n_cells[n] = (int32_t)said[1];
+    c->grid[n] = (uint32_t)said[2];
     return DT_OK;
 }
 
@@ -109,26 +134,34 @@ static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pi
 static dt_err show(chat *c, char *path, dt_err *unread)
 {
     app *a = c->a;
-    const size_t nbytes = generate_image_nbytes(a), at = (size_t)c->messages.images.n * nbytes;
-    uint8_t *grown = make_room(c, at + nbytes);
-    dt_err err = keep_text(c, path);
-    if (err == DT_OK && !grown) err = dt_fail(DT_ERR_MEMORY, "out of memory for another image");
-    TOGETHER(a, err);
-    *unread = a->comm.rank == 0 ? generate_read_image(a, path, grown + at) : DT_OK;
-    int64_t failed = *unread != DT_OK;
-    DT_TRY(dt_comm_broadcast_host(&a->comm, &failed, sizeof failed, 0));
-    if (failed) return DT_OK;
-    DT_TRY(dt_comm_broadcast_host(&a->comm, grown + at, nbytes, 0));
+    uint8_t *read = NULL;
+    const int n = c->messages.images.n;
+    const size_t at = nbytes_of(c, n);
+    int64_t said[3] = {0}; /* failed, cells, grid */
+    uint32_t grid = 0;
+    TOGETHER(a, keep_text(c, path));
+    *unread = a->comm.rank == 0 ? generate_load_image(a, path, c->g.max_images, &read, &said[1], &grid) : DT_OK;
+    said[0] = *unread != DT_OK, said[2] = grid;
+    dt_err err = dt_comm_broadcast_host(&a->comm, said, sizeof said, 0);
+    if (err == DT_OK && !said[0]) err = together(&a->comm, add_room(c, n, said, at));
+    const size_t nbytes = (size_t)said[1] * generate_image_nbytes(a);
+    if (err == DT_OK && !said[0] && read) memcpy(c->pixels + at, read, nbytes);
+    free(read);
+    DT_TRY(err);
+    if (said[0]) return DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, c->pixels + at, nbytes, 0));
     c->n_waiting++;
     return together(&a->comm, dt_image_names_add(&c->messages.images, path));
 }
 
 static int count_placeholders(const chat *c, const char *text, size_t nbytes)
 {
-    const char *name = c->messages.image_text, *end = text + nbytes;
+    const char *const names[] = {c->messages.image_text, c->messages.image_alias}, *end = text + nbytes;
     int n = 0;
-    if (!name) return 0;
-    for (const char *at = text; (at = memmem(at, (size_t)(end - at), name, strlen(name))); at += strlen(name)) n++;
+    for (int k = 0; k < 2 && names[k]; k++)
+        for (const char *at = text; (at = memmem(at, (size_t)(end - at), names[k], strlen(names[k])));
+             at += strlen(names[k]))
+            n++;
     return n;
 }
 
@@ -137,8 +170,10 @@ static void forget_images(chat *c, int n)
 {
     dt_messages *m = &c->messages;
     if (n == 0) return;
-    const size_t nbytes = generate_image_nbytes(c->a), left = (size_t)(m->images.n - n);
-    memmove(c->pixels, c->pixels + (size_t)n * nbytes, left * nbytes);
+    const size_t first = nbytes_of(c, n), left = (size_t)(m->images.n - n);
+    memmove(c->pixels, c->pixels + first, nbytes_of(c, m->images.n) - first);
+    memmove(c->n_cells, c->n_cells + n, left * sizeof *c->n_cells);
+    memmove(c->grid, c->grid + n, left * sizeof *c->grid);
     memmove(m->images.path, m->images.path + n, left * sizeof *m->images.path);
     m->images.n -= n;
     c->seq.n_cached = 0;
@@ -156,7 +191,8 @@ static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
     if (c->n_waiting > 0 && count_placeholders(c, text, nbytes) == 0) {
-        char *with = dt_text_after_images(c->messages.image_text, c->n_waiting, text, &nbytes);
+        char *with =
+            dt_text_after_images(c->messages.image_text, !c->messages.image_alias, c->n_waiting, text, &nbytes);
         free(text);
         DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
         text = with;
@@ -190,8 +226,8 @@ static dt_err render(chat *c, dt_ids *ids)
         ids->n = 0;
         DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, &c->messages, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
         if (a->reader.n_image_tokens > 0)
-            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.images.n, ids,
-                                          NULL, 0));
+            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->n_cells,
+                                          c->messages.images.n, ids, NULL, 0));
         if ((int64_t)ids->n + room <= c->max_len) break;
         DT_CHECK(forget_oldest(c), DT_ERR_DATA,
                  "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
@@ -232,6 +268,7 @@ static void set_prompt(chat *c, const dt_ids *ids)
     s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
     s->n_cached = same;
     s->n_images = c->messages.images.n;
+    s->n_cells = c->n_cells;
     s->number++; /* selects new random numbers */
     s->finish = DT_FINISH_NONE;
     c->n_kept += same;
@@ -409,6 +446,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
     c.system = a->opt.system ? a->opt.system : "";
     c.messages.image_text = a->reader.image_text;
+    c.messages.image_alias = a->reader.image_alias;
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
@@ -423,6 +461,8 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
     free(c.pixels);
+    free(c.n_cells);
+    free(c.grid);
     dt_ledger_sub(&a->ledger, DT_MEM_DATA, DT_ON_HOST, c.n_bytes);
     dt_messages_free(&c.messages);
     console_close(&c.console);

@@ -166,12 +166,14 @@ static char *prompt_text(const app *a, const int32_t *ids, int64_t n, bool whole
 static char *prompt_of(const app *a, const dt_sequence *s, bool whole, size_t *nbytes)
 {
     const int32_t n_each = a->reader.n_image_tokens;
-    if (n_each <= 1) return prompt_text(a, s->ids, s->n_prompt, whole, nbytes);
+    const bool grids = a->reader.n_cells != NULL;
+    if (n_each <= 1 && !grids) return prompt_text(a, s->ids, s->n_prompt, whole, nbytes);
     int32_t *ids = malloc((size_t)s->n_prompt * sizeof *ids);
     int64_t n = 0, n_places = 0;
     for (int64_t i = 0; ids && i < s->n_prompt; i++) {
         const bool place = s->ids[i] == a->reader.image_token;
-        if (!place || n_places % n_each == 0) ids[n++] = s->ids[i];
+        const bool first = grids ? i == 0 || s->ids[i - 1] != s->ids[i] : n_places % n_each == 0;
+        if (!place || first) ids[n++] = s->ids[i];
         n_places += place;
     }
     char *text = ids ? prompt_text(a, ids, n, whole, nbytes) : NULL;

@@ -29,28 +29,6 @@ static void warn_of_raw_prompt(const app *a)
             a->frozen.from.path);
 }
 
-dt_err generate_describe_images(app *a)
-{
-    const dt_vision_config *v = a->frozen.mc.vision;
-    const options *o = &a->opt;
-    DT_CHECK(v || o->n_images == 0, DT_ERR_USAGE,
-             "--image: expected a vision-language model, found %s, a language model without images",
-             a->frozen.from.path);
-    if (!v) return DT_OK;
-    a->reader.image_token = v->image_token;
-    a->reader.n_image_tokens = (int32_t)v->n_tokens;
-    a->reader.image = o->image;
-    a->reader.n_images = o->n_images;
-    if (!a->tok) return DT_OK;
-    size_t n;
-    a->reader.image_text = a->image_text = dt_decode(a->tok, &v->image_token, 1, false, &n);
-    DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
-    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
-             a->frozen.from.path, v->image_token);
-    warn_of_raw_prompt(a);
-    return DT_OK;
-}
-
 static dt_err check_preprocessor(const app *a)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
@@ -65,15 +43,98 @@ static dt_err check_preprocessor(const app *a)
     return DT_OK;
 }
 
-dt_err generate_read_image(app *a, const char *path, uint8_t *pixels)
+/* Decode image k of a prompt. *image: out, freed with dt_image_free; called: its name in messages. */
+static dt_err decode_image(const char *name, const char *file, char called[PATH_MAX], dt_image *image)
 {
+    if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
+    DT_TRY(dt_image_path(NULL, file, name, called));
+    return dt_image_read(called, image);
+}
+
+/* All ranks read all images, because the lengths of prompts depend on their sizes. */
+static dt_err count_cells(void *ctx, const dt_prompt *p, int k, int32_t *n)
+{
+    const app *a = ctx;
+    char called[PATH_MAX];
+    dt_image image = {0};
+    int64_t rows = 0, columns = 0;
+    DT_TRY(check_preprocessor(a));
+    dt_err err = decode_image(p->images.path[k], p->file, called, &image);
+    if (err == DT_OK) err = dt_image_grid(&a->frozen.mc.vision->preprocessor, called, &image, &rows, &columns);
+    dt_image_free(&image);
+    *n = (int32_t)(rows * columns);
+    return err;
+}
+
+dt_err generate_describe_images(app *a)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    const options *o = &a->opt;
+    DT_CHECK(v || o->n_images == 0, DT_ERR_USAGE,
+             "--image: expected a vision-language model, found %s, a language model without images",
+             a->frozen.from.path);
+    if (!v) return DT_OK;
+    a->reader.image_token = v->image_token;
+    a->reader.n_image_tokens = (int32_t)v->n_tokens;
+    a->reader.image = o->image;
+    a->reader.n_images = o->n_images;
+    if (!a->tok) return DT_OK;
+    size_t n;
+    const int32_t whole[3] = {v->around[0], v->image_token, v->around[1]};
+    if (v->wrapped) {
+        a->reader.image_alias = "<image>";
+        DT_TRY(dt_wrap_images(a->encoder, a->tok, v->around, v->image_token, &a->image_text));
+        a->reader.image_text = a->image_text;
+        warn_of_raw_prompt(a);
+        return DT_OK;
+    }
+    a->reader.image_text = a->image_text =
+        v->grids ? dt_decode(a->tok, whole, 3, false, &n) : dt_decode(a->tok, &v->image_token, 1, false, &n);
+    if (v->grids) a->reader.image_alias = "<image>", a->reader.n_cells = count_cells, a->reader.ctx = a;
+    DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
+             a->frozen.from.path, v->image_token);
+    warn_of_raw_prompt(a);
+    return DT_OK;
+}
+
+dt_err generate_read_image(app *a, const char *path, uint8_t *pixels, uint32_t *grid)
+{
+    const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
+    int64_t rows, columns;
+
     dt_image image = {0};
     char called[DT_IMAGE_CALLED];
     const bool is_data = dt_image_is_data(path);
     DT_TRY(check_preprocessor(a));
     dt_err err = is_data ? dt_image_read_data(path, called, &image) : dt_image_read(path, &image);
-    if (err == DT_OK)
-        err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, is_data ? called : path, &image, pixels);
+    if (err == DT_OK) err = dt_image_grid(p, is_data ? called : path, &image, &rows, &columns);
+    if (err == DT_OK && p->cell) *grid = dt_grid_code(rows, columns);
+    if (err == DT_OK) err = dt_image_prepare(p, is_data ? called : path, &image, pixels);
+    dt_image_free(&image);
+    return err;
+}
+
+dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells, uint32_t *grid)
+{
+    const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
+    char called[PATH_MAX];
+    dt_image image = {0};
+    int64_t rows, columns;
+    *pixels = NULL;
+    DT_TRY(check_preprocessor(a));
+    dt_err err = decode_image(path, NULL, called, &image);
+    if (err == DT_OK) err = dt_image_grid(p, called, &image, &rows, &columns);
+    if (err == DT_OK) {
+        *n_cells = rows * columns;
+        *grid = p->cell ? dt_grid_code(rows, columns) : 0;
+        *pixels = malloc((size_t)*n_cells * generate_image_nbytes(a));
+        if (!*pixels) err = dt_fail(DT_ERR_MEMORY, "out of memory for an image");
+        if (*n_cells > most)
+            err = dt_fail(DT_ERR_DATA, "%s: the image has %lld tokens, more than the %d of a pass", called,
+                          (long long)*n_cells, most);
+    }
+    if (err == DT_OK) err = dt_image_prepare(p, called, &image, *pixels);
     dt_image_free(&image);
     return err;
 }
@@ -100,7 +161,10 @@ static dt_err find(app *a, int prompt)
     char path[PATH_MAX];
     if (n == 0) return DT_OK;
     DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image, but only texts can be scored", prompt);
-    for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = n;
+    for (int i = 0; i < a->n_out; i++) {
+        a->seqs[prompt * a->n_out + i].n_images = n;
+        a->seqs[prompt * a->n_out + i].n_cells = a->prompts.prompt[prompt].n_cells;
+    }
     DT_TRY(check_preprocessor(a));
     for (int i = 0; i < n && is_mine(a, prompt); i++) {
         if (dt_image_is_data(name_of(a, prompt, i))) continue;
@@ -117,15 +181,35 @@ dt_err generate_find_images(app *a)
     return DT_OK;
 }
 
-dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
     app *a = ctx;
     char path[PATH_MAX];
     const int prompt = (int)(s->number / (uint64_t)a->n_out);
     const char *name = name_of(a, prompt, k);
-    if (dt_image_is_data(name)) return generate_read_image(a, name, pixels);
+    if (dt_image_is_data(name)) return generate_read_image(a, name, pixels, grid);
     DT_TRY(path_of(a, prompt, k, path));
-    return generate_read_image(a, path, pixels);
+    return generate_read_image(a, path, pixels, grid);
+}
+
+/* A pass holds at least the largest image. */
+static void size_grids(const app *a, dt_generate_options *g)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    int64_t largest = 0, all = 0;
+    if (a->opt.chat) { /* their sizes are not known */
+        const int64_t most = v->preprocessor.max_pixels / (v->image_size * v->image_size);
+        largest = all = dt_max_i64(1, dt_min_i64(g->max_tok, most));
+    }
+    for (int i = 0; i < a->n_seqs; i++)
+        for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
+            largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);
+            all += a->seqs[i].n_cells[k];
+        }
+    if (largest == 0) return;
+    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest);
+    g->vision = v;
+    g->max_images = (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok, all), PASS_PATCHES / v->n_rows));
 }
 
 /* Images per pass are limited by the prompts' tokens and by the tower's patches. */
@@ -133,6 +217,10 @@ void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     if (!v || most == 0) return;
+    if (v->grids) {
+        size_grids(a, g);
+        return;
+    }
     const int64_t least_tok = g->n_slots - 1 + v->n_tokens;
     if (g->max_tok < least_tok) g->max_tok = (int32_t)least_tok;
     int64_t n = g->max_tok / v->n_tokens;

@@ -299,10 +299,10 @@ static void print_vision(const run_info *r)
 {
     const dt_vision_config *v = r->mc.vision;
     if (!v) return;
-    printf("  vision       %s tower, %" PRId64 " layers, hidden %" PRId64 ", images of %" PRId64 " x %" PRId64
+    printf("  vision       %s tower, %" PRId64 " layers, hidden %" PRId64 ", %s of %" PRId64 " x %" PRId64
            " pixels, each %" PRId64 " token%s; projector %s\n",
-           v->tower->name, v->n_blocks, v->blocks->hidden_size, v->image_size, v->image_size, v->n_tokens,
-           v->n_tokens == 1 ? "" : "s", dt_projector_name(v->projector.type));
+           v->tower->name, v->n_blocks, v->blocks->hidden_size, v->grids ? "cells of images" : "images", v->image_size,
+           v->image_size, v->n_tokens, v->n_tokens == 1 ? "" : "s", dt_projector_name(v->projector.type));
     if (r->has_config)
         printf("  trained      %s%s\n", r->cfg.vision_train, r->cfg.lora_r > 0 ? " (llm: its adapters)" : "");
 }

@@ -86,6 +86,10 @@ static const struct field {
     FIELD("partial_rotary_factor", partial_rotary_factor, FIELD_REAL),
     FIELD("llama_4_scaling_beta", q_scaling_beta, FIELD_REAL),
     FIELD("rope_theta", rope_theta, FIELD_REAL),
+    FIELD("mrope_section[0]", mrope_section[0], FIELD_INT),
+    FIELD("mrope_section[1]", mrope_section[1], FIELD_INT),
+    FIELD("mrope_section[2]", mrope_section[2], FIELD_INT),
+    FIELD("mrope_interleaved", mrope_interleaved, FIELD_BOOL),
     FIELD("rope_local_base_freq", rope_local_theta, FIELD_REAL),
     FIELD("attn_pdrop", attn_pdrop, FIELD_REAL),
     FIELD("embd_pdrop", embd_pdrop, FIELD_REAL),
@@ -206,6 +210,35 @@ static void compare_preprocessors(const dt_vision_config *before, const dt_visio
     if (key) visit(self, name, was.text, is.text);
 }
 
+static void compare_item(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
+                         void *self)
+{
+    char full[80];
+    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+    visit(self, full, before, now);
+}
+
+/* Report the first block that differs in its attention or deepstack. */
+static void compare_tower_layers(const dt_vision_config *a, const dt_vision_config *b, dt_model_visit visit, void *self)
+{
+    static const char *const WORDS[] = {"full attention", "windows"};
+    if (a->n_blocks != b->n_blocks) return;
+    for (int k = 0; k < a->n_deepstack && a->n_deepstack == b->n_deepstack; k++)
+        if (a->deepstack[k] != b->deepstack[k]) {
+            char was[24], is[24];
+            snprintf(was, sizeof was, "%" PRId64, a->deepstack[k]);
+            snprintf(is, sizeof is, "%" PRId64, b->deepstack[k]);
+            compare_item("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
+            break;
+        }
+    for (int64_t i = 0; i < a->n_blocks; i++) {
+        const bool was = dt_model_layer(a->blocks, i).windowed, is = dt_model_layer(b->blocks, i).windowed;
+        if (was == is) continue;
+        compare_item("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
+        return;
+    }
+}
+
 /* Compare what determines the features and their use. The feature layer is compared by its index from the first
  * block. */
 static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
@@ -230,7 +263,12 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         {"image_token_index", a->image_token, b->image_token},
         {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
         {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
-        {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
+        {"projector_shuffle", a->projector.shuffle, b->projector.shuffle},
+        {"mm_tokens_per_image", a->projector.average, b->projector.average},
+        {"vision_config.temporal_patch_size", a->n_frames, b->n_frames},
+        {"vision_config.window_size", a->window, b->window},
+        {"vision_config.num_position_embeddings", a->table_side, b->table_side},
+        {"vision_config.deepstack_visual_indexes", a->n_deepstack, b->n_deepstack}};
     if (a->tower != b->tower) visit(self, "vision_config.model_type", a->tower->name, b->tower->name);
     if (a->projector.type != b->projector.type)
         visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
@@ -245,6 +283,8 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
     compare_words("projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
                   dt_activation_name((dt_activation)b->projector.act), visit, self);
     compare_reals("vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps, visit, self);
+    compare_reals("vision_config.rope_theta", a->blocks->rope_theta, b->blocks->rope_theta, visit, self);
+    compare_tower_layers(a, b, visit, self);
     compare_preprocessors(a, b, visit, self);
 }
 

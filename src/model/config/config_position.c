@@ -14,7 +14,8 @@ const char *dt_rope_name(dt_rope_type type)
     return (unsigned)type < DT_N_ROPE ? NAMES[type] : "";
 }
 
-static dt_err rope_type_of(const dt_spec *rope, dt_rope_type *type)
+/* axes: rope_axes; such models have the rule mrope in old files, which is no scaling rule. */
+static dt_err rope_type_of(const dt_spec *rope, int axes, dt_rope_type *type)
 {
     dt_spec v;
     *type = DT_ROPE_DEFAULT;
@@ -29,6 +30,7 @@ static dt_err rope_type_of(const dt_spec *rope, dt_rope_type *type)
         *type = DT_ROPE_LONGROPE;
         return DT_OK;
     }
+    if (axes > 0 && json_is_string(v.value) && strcmp(json_string_value(v.value), "mrope") == 0) return DT_OK;
     return dt_spec_bad(&v, NULL, "default, linear, dynamic, llama3, yarn or longrope");
 }
 
@@ -73,7 +75,7 @@ static dt_err read_rope_object(const dt_spec *rope, dt_model_config *mc)
     if (!json_is_object(rope->value)) return dt_spec_bad(rope, NULL, "an object");
     json_object_foreach((json_t *)rope->value, inner, v) /* newer files may have one object per layer type */
         if (json_is_object(v)) return dt_spec_bad(rope, NULL, "one set of rotary parameters for all layers");
-    DT_TRY(rope_type_of(rope, &mc->rope_type));
+    DT_TRY(rope_type_of(rope, mc->rope_axes, &mc->rope_type));
     DT_TRY(dt_spec_real(rope, "rope_theta", 1, 1e30, &mc->rope_theta));
     DT_TRY(read_partial(rope, mc));
     DT_TRY(dt_spec_int(rope, "original_max_position_embeddings", 1, INT32_MAX, &mc->rope_original_max_position));
@@ -101,7 +103,7 @@ static dt_err read_rope_by_layer(const dt_spec *rope, dt_model_config *mc)
     if (has_full) DT_TRY(read_rope_object(&full, mc));
     if (!has_local) return DT_OK;
     if (!json_is_object(local.value)) return dt_spec_bad(&local, NULL, "an object");
-    DT_TRY(rope_type_of(&local, &type));
+    DT_TRY(rope_type_of(&local, 0, &type));
     if (type != DT_ROPE_DEFAULT) return dt_spec_bad(&local, "rope_type", "default");
     return dt_spec_real(&local, "rope_theta", 1, 1e30, &mc->rope_local_theta);
 }

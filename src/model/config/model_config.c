@@ -59,6 +59,14 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
+static dt_err refuse_quantised(const dt_spec *root)
+{
+    dt_spec v;
+    if (dt_spec_get(root, "quantization_config", &v))
+        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    return DT_OK;
+}
+
 /* Keys that select an unsupported computation, with their only supported value. */
 static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
 {
@@ -190,31 +198,15 @@ static void drop_layers(dt_model_config *mc)
     mc->layers = NULL;
 }
 
-/* No family has this model_type. */
-static dt_err refuse_type(const dt_spec *root, const char *types)
+static dt_err read_family(const dt_spec *root, const dt_family *f, dt_model_config *mc)
 {
-    const char *type = json_string_value(json_object_get(root->value, "model_type"));
-    const dt_family *text = dt_family_find_type(json_object_get(root->value, "text_config"));
-    for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i), *inner = text ? text : f;
-        DT_CHECK(!f->name.multimodal || strcmp(type, f->name.multimodal) != 0, root->err,
-                 "%s: model_type: %s is not supported, because dtrain has neither its image tower nor its projector; "
-                 "save its language model alone (%s, model_type %s)",
-                 root->file, type, inner->name.architecture, inner->name.model_type);
-    }
-    return dt_spec_bad(root, "model_type", types);
-}
-
-static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
-{
-    const dt_family *f = dt_family_find_type(root->value);
-    if (!f) return refuse_type(root, types);
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
                             .embedding_multiplier = 1,
                             .residual_multiplier = 1,
                             .logits_scaling = 1,
                             .norm_eps = f->missing.norm_eps,
+                            .rope_axes = f->rope_axes,
                             .bos_token_id = f->missing.bos,
                             .n_eos = f->missing.eos >= 0};
     mc->eos_token_id[0] = f->missing.eos;
@@ -229,6 +221,12 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     return check_total(root, mc);
 }
 
+static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
+{
+    const dt_family *f = dt_family_find_type(root->value);
+    return f ? read_family(root, f, mc) : dt_spec_bad(root, "model_type", types);
+}
+
 /* tie_word_embeddings may be set in either object, as in transformers. */
 static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
@@ -236,6 +234,7 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     bool tied = false;
     char types[128];
     list_families(true, NULL, types, sizeof types);
+    DT_TRY(refuse_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     DT_TRY(read_language_model(&text, types, mc));
     if (!mc->family->in_llava) return dt_spec_bad(&text, "model_type", types);
@@ -244,32 +243,64 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_vision(root, mc);
 }
 
-/* The family whose text model is read out of this multimodal model; NULL: none. */
-static const dt_family *find_within(const json_t *root)
+/* Is it a family of the text model of this multimodal model? */
+static bool is_within(const dt_family *f, const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    for (int i = 0; type && dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i);
-        if (f->within && strcmp(type, f->name.multimodal) == 0) return f;
-    }
-    return NULL;
+    return f && type && f->name.multimodal && strcmp(type, f->name.multimodal) == 0;
+}
+
+/* The family whose text model is read out of this multimodal model: that of text_config, or the first. NULL: none. */
+static const dt_family *find_within(const json_t *root)
+{
+    const dt_family *f = dt_family_find_type(json_object_get(root, "text_config"));
+    for (int i = 0; !is_within(f, root) && (i == 0 || f); i++) f = dt_family_at(i);
+    return f;
+}
+
+bool dt_model_ties_outside(const json_t *config)
+{
+    const json_t *ties = json_object_get(config, "tie_word_embeddings");
+    const dt_family *f = find_within(config);
+    return json_is_boolean(ties) ? json_is_true(ties) : f && f->multimodal_tied;
 }
 
 /* *own: out, the text model's configuration, as its own config.json has it. Published files have some keys outside of
  * text_config, too. */
 static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
 {
-    static const char *const SHARED[] = {"tie_word_embeddings", "dtype", "torch_dtype"};
+    static const char *const SHARED[] = {"dtype", "torch_dtype"};
     dt_spec text;
+    DT_TRY(refuse_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
+    if (dt_spec_has(&text, "model_type") && f != dt_family_find_type(text.value))
+        return dt_spec_bad(&text, "model_type", f->name.model_type);
     *own = json_copy((json_t *)text.value);
     DT_CHECK(*own, DT_ERR_MEMORY, "%s: out of memory for text_config", root->file);
     for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++)
         if (json_object_get(root->value, SHARED[i]))
             json_object_set(*own, SHARED[i], json_object_get(root->value, SHARED[i]));
+    if (dt_model_ties_outside(root->value)) json_object_set_new(*own, "tie_word_embeddings", json_true());
     json_object_set_new(*own, "model_type", json_string(f->name.model_type));
     json_object_set_new(*own, "architectures", json_pack("[s]", f->name.architecture));
     return DT_OK;
+}
+
+dt_err dt_model_config_text(const char *name, const char *json_text, char **text)
+{
+    json_t *root, *own = NULL;
+    *text = NULL;
+    DT_TRY(dt_json_parse(&root, name, json_text, strlen(json_text), 0));
+    const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = root};
+    const dt_family *f = find_within(root);
+    if (!f && dt_model_is_llava(root)) f = dt_family_find_type(json_object_get(root, "text_config"));
+    dt_err err = f ? take_text(&whole, f, &own)
+                   : dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
+    if (err == DT_OK && !(*text = json_dumps(own, JSON_INDENT(2))))
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
+    json_decref(own);
+    json_decref(root);
+    return err;
 }
 
 static dt_err read_within(const dt_spec *root, const dt_family *f, const char *types, dt_model_config *mc)
@@ -283,11 +314,33 @@ static dt_err read_within(const dt_spec *root, const dt_family *f, const char *t
     return err;
 }
 
+/* A model whose tower and language model belong together. The language model is in text_config, in old files in the
+ * object itself. */
+static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
+{
+    dt_spec text;
+    bool tied = false;
+    DT_TRY(refuse_quantised(root));
+    if (!dt_spec_get(root, "text_config", &text)) text = *root;
+    DT_TRY(read_family(&text, tower->text, mc));
+    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
+    mc->tie_word_embeddings |= dt_model_ties_outside(root->value);
+    if (mc->rope_axes > 0) DT_TRY(dt_model_read_axes(&text, tower, mc));
+    return dt_model_read_joined_vision(root, tower, mc);
+}
+
 bool dt_model_is_llava(const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
     return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
 }
+
+static const dt_tower *joined_tower(const json_t *config)
+{
+    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
+}
+
+bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
 
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
 {
@@ -299,8 +352,10 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
     }
     char types[512];
     list_families(false, "llava", types, sizeof types);
-    const dt_family *within = find_within(root->value);
+    const dt_tower *tower = joined_tower(root->value);
+    const dt_family *within = tower ? NULL : find_within(root->value);
     const dt_err err = within                           ? read_within(root, within, types, mc)
+                       : tower                          ? read_joined(root, tower, mc)
                        : dt_model_is_llava(root->value) ? read_llava(root, mc)
                                                         : read_language_model(root, types, mc);
     if (err == DT_OK && !within) mc->json = json_dumps(root->value, JSON_INDENT(2));

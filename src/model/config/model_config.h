@@ -21,6 +21,10 @@ dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use);
 dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activation *act);
 /** Read the vision part of LLaVA's object into mc->vision. mc already holds text_config. */
 dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc);
+/** The same for a model with a language model of its own. */
+dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
+/** Read the axes of its rotary positions. text: the object of the language model. */
+dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_config *mc);
 void dt_vision_config_free(dt_vision_config *v); /* safe on NULL */
 
 #endif

@@ -27,7 +27,8 @@ const char *dt_classifier_architecture(const dt_family *family) { return family-
 
 const char *dt_model_architecture(const dt_model_config *mc)
 {
-    return mc->vision ? "LlavaForConditionalGeneration" : mc->family->name.architecture;
+    const char *own = mc->vision ? mc->vision->tower->architecture : NULL;
+    return own ? own : mc->vision ? "LlavaForConditionalGeneration" : mc->family->name.architecture;
 }
 
 static const struct family_key *find_key(const dt_family *f, const char *key)

@@ -142,10 +142,10 @@ enum { MAX_FUSED = 6 };
 struct dt_family {
     struct {
         const char *model_type, *architecture, *classifier;
-        const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
+        const char *multimodal; /* model_type of models that also have an image tower; their text model is read */
     } name;                     /* in config.json */
+    bool multimodal_tied;       /* such a model's own tie_word_embeddings is true by default */
     bool mxfp4;                 /* files may have experts in MXFP4 (load_packed.c) */
-    bool within;                /* the text model is read out of multimodal models: their text_config */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {
@@ -160,6 +160,7 @@ struct dt_family {
     } missing;
     bool peft_names_experts;                 /* PEFT takes the names of an MLP's layers for those of experts */
     bool in_llava;                           /* may be the language model of a vision-language model */
+    int rope_axes;                           /* of positions of images (dt_model_config); 0: none */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */
     dt_err (*read)(const dt_spec *root, dt_model_config *mc);
@@ -209,6 +210,7 @@ struct builder {
     bool tower;         /* a vision tower, not a language model */
     dt_layer layer;     /* of a block */
     int64_t patch_size; /* of a tower */
+    int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };
 /** Append the tensors of a layer's modules. units.c */
 dt_err dt_units_build(const struct builder *b, const struct module *of);

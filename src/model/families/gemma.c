@@ -74,6 +74,7 @@ const dt_family dt_family_gemma2 = {
 
 const dt_family dt_family_gemma3_text = {
     .name = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", "gemma3"},
+    .multimodal_tied = true,
     .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, 1e6, 1e4, DT_ACT_GELU_TANH},
     .keys = {GEMMA_KEYS},
     .read = read_gemma3,

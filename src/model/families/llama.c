@@ -112,12 +112,14 @@ const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaF
                                    .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
                                    .read = read_llama};
 
-const dt_family dt_family_mistral = {.name = {"mistral", "MistralForCausalLM", "MistralForSequenceClassification"},
-                                     .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-6, 1, 2, -1},
-                                     LLAMA_TABLES,
-                                     .in_llava = true,
-                                     .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
-                                     .read = read_mistral};
+const dt_family dt_family_mistral = {
+    .name = {"mistral", "MistralForCausalLM", "MistralForSequenceClassification", "mistral3"},
+    .multimodal_tied = true,
+    .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-6, 1, 2, -1},
+    LLAMA_TABLES,
+    .in_llava = true,
+    .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+    .read = read_mistral};
 
 const dt_family dt_family_qwen2 = {.name = {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
                                    .missing = {4096, 32, 32, 32, 0, 22016, 151936, 32768, 1e-6, -1, -1, -1},

@@ -34,6 +34,7 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
 const dt_family dt_family_ministral3 = {
     .name = {"ministral3", "Ministral3ForCausalLM", "Ministral3ForSequenceClassification", "mistral3"},
     .missing = {4096, 34, 32, 8, 128, 14336, 131072, 262144, 1e-5, 1, 2, 11},
+    .multimodal_tied = true,
     LLAMA_TABLES,
     .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
     .read = read};

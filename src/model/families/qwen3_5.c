@@ -100,7 +100,6 @@ static const struct module BLOCK[MAX_MODULES] = {
 
 const dt_family dt_family_qwen3_5_text = {
     .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
-    .within = true,
     .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
     .keys = {DELTA_KEYS},
     .read = read,
@@ -112,7 +111,6 @@ const dt_family dt_family_qwen3_5_text = {
 
 const dt_family dt_family_qwen3_5_moe_text = {
     .name = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextForSequenceClassification", "qwen3_5_moe"},
-    .within = true,
     .missing = {2048, 40, 16, 2, 256, 512, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
     .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}},
     .read = read_moe,

@@ -1,6 +1,12 @@
 /* vision_towers.c - the towers of CLIP and SigLIP: patches and learned positions, then blocks with LayerNorm and a
- * plain MLP. CLIP has a class token before the patches and a norm before the blocks. SigLIP's patches have a bias. */
-#include "family.h"
+ * plain MLP. CLIP has a class token before the patches and a norm before the blocks. SigLIP's patches have a bias.
+ *
+ * The models Qwen2.5-VL and Qwen3-VL have towers and language models of their own. Images have their native resolution,
+ * and patches have rotary positions of row and column. A norm and a projector of two layers (the merger) follow the
+ * last block. Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows. Qwen3-VL has LayerNorm, a plain MLP and a
+ * table of positions that is interpolated. */
+#include "llama.h"
+#include <stdio.h>
 #include <string.h>
 
 #define POSITIONS                                                                                                      \
@@ -34,14 +40,112 @@ static const struct module BLOCK[MAX_MODULES] = {
 static const struct module END[MAX_MODULES] = {
     {SLOT_FINAL_NORM, "post_layernorm", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0}};
 
+static const struct module QWEN2_5_EMBED[MAX_MODULES] = {
+    {SLOT_PATCHES, "patch_embed.proj", SIZE_C, NO_SIZE, 0, 0, 0},
+};
+
+static const struct module QWEN2_5_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "norm1", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "attn.qkv", SIZE_W, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_O, "attn.proj", SIZE_C, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_NORM2, "norm2", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, UNCONDITIONAL, 0, 0},
+};
+
+static const struct module QWEN2_5_END[MAX_MODULES] = {{SLOT_FINAL_NORM, "merger.ln_q", SIZE_C, NO_SIZE, 0, 0, 0}};
+
+static const struct module QWEN3_EMBED[MAX_MODULES] = {
+    {SLOT_PATCHES, "patch_embed.proj", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0},
+    {SLOT_TOKENS, "pos_embed", SIZE_V, SIZE_C, 0, 0, 0},
+};
+
+static const struct module QWEN3_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "norm1", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0},
+    {SLOT_QKV, "attn.qkv", SIZE_W, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_O, "attn.proj", SIZE_C, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_NORM2, "norm2", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0},
+    {SLOT_UP, "mlp.linear_fc1", SIZE_F, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_DOWN, "mlp.linear_fc2", SIZE_C, SIZE_F, UNCONDITIONAL, 0, 0},
+};
+
+static const struct module QWEN3_END[MAX_MODULES] = {
+    {SLOT_FINAL_NORM, "merger.norm", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0}};
+
+static const dt_family QWEN2_5_TOWER = {.blocks = "blocks.",
+                                        .embed = QWEN2_5_EMBED,
+                                        .block = QWEN2_5_BLOCK,
+                                        .head = QWEN2_5_END,
+                                        .steps = dt_steps_pre_norm},
+                       QWEN3_TOWER = {.blocks = "blocks.",
+                                      .embed = QWEN3_EMBED,
+                                      .block = QWEN3_BLOCK,
+                                      .head = QWEN3_END,
+                                      .steps = dt_steps_pre_norm};
+
+/* The language models, which differ from Qwen2 and Qwen3 in positions of images only. */
+static dt_err read_qwen2_5(const dt_spec *root, dt_model_config *mc)
+{
+    bool slides = false;
+    mc->qkv_bias = true;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
+    if (slides) return dt_spec_bad(root, "use_sliding_window", "false");
+    return DT_OK;
+}
+
+static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qk_norm = true;
+    return dt_llama_read(root, mc);
+}
+
+static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", ""},
+                                       .missing = {8192, 80, 64, 8, 0, 29568, 152064, 32768, 1e-5, 151643, 151645, -1,
+                                                   .rope_theta = 1e6},
+                                       LLAMA_TABLES,
+                                       .rope_axes = 3,
+                                       .keys = {ROTARY_KEYS},
+                                       .read = read_qwen2_5},
+                       QWEN3_TEXT = {.name = {"qwen3_vl_text", "Qwen3VLForConditionalGeneration", ""},
+                                     .missing = {4096, 32, 32, 32, 128, 22016, 151936, 128000, 1e-6, -1, -1, -1,
+                                                 .rope_theta = 5e5},
+                                     LLAMA_TABLES,
+                                     .rope_axes = 3,
+                                     .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                     .read = read_qwen3};
+
+#define QWEN_NAMES                                                                                                     \
+    {"language_model.model.", "model.language_model."}, {"language_model.", ""}, { "vision_tower.", "model.visual." }
+static const dt_tower_name QWEN2_5_NAMES[] = {{"multi_modal_projector.linear_1.", "model.visual.merger.mlp.0."},
+                                              {"multi_modal_projector.linear_2.", "model.visual.merger.mlp.2."},
+                                              QWEN_NAMES,
+                                              {NULL, NULL}};
+static const dt_tower_name QWEN3_NAMES[] = {{"multi_modal_projector.linear_", "model.visual.merger.linear_fc"},
+                                            {"multi_modal_projector.deepstack.", "model.visual.deepstack_merger_list."},
+                                            QWEN_NAMES,
+                                            {NULL, NULL}};
+
 static const dt_family
     CLIP = {.blocks = "encoder.layers.", .embed = CLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm},
     SIGLIP = {
         .blocks = "encoder.layers.", .embed = SIGLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm};
 
+extern const dt_family dt_family_gemma3_text;
+
 static const dt_tower TOWERS[] = {
-    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, true, true, false},
-    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, false, false, true},
+    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, .crops = true,
+     .class_row = true},
+    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true},
+    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU,
+     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES,
+     .window_size = 112, .sections = {16, 24, 24}},
+    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH,
+     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES,
+     .sections = {24, 20, 20}, .interleaved = true, .interpolates = true},
+    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true,
+     .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 
@@ -50,6 +154,26 @@ const dt_tower *dt_tower_at(int i) { return i >= 0 && i < N_TOWERS ? &TOWERS[i] 
 const dt_tower *dt_tower_find(const char *model_type)
 {
     for (int i = 0; model_type && i < N_TOWERS; i++)
-        if (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0) return &TOWERS[i];
+        if (!TOWERS[i].text &&
+            (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0))
+            return &TOWERS[i];
+    return NULL;
+}
+
+void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size)
+{
+    for (const dt_tower_name *k = tower ? tower->names : NULL; k && k->here; k++) {
+        const size_t n = strlen(k->here);
+        if (strncmp(name, k->here, n) != 0) continue;
+        snprintf(out, size, "%s%s", k->there, name + n);
+        return;
+    }
+    snprintf(out, size, "%s", name);
+}
+
+const dt_tower *dt_tower_of_model(const char *model_type)
+{
+    for (int i = 0; model_type && i < N_TOWERS; i++)
+        if (TOWERS[i].text && strcmp(model_type, TOWERS[i].name) == 0) return &TOWERS[i];
     return NULL;
 }

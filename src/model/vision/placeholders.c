@@ -3,6 +3,7 @@
 #include "vision_private.h"
 #include "dtrain/core/plural.h"
 #include <inttypes.h>
+#include <string.h>
 
 static int64_t n_shown(const struct vision *v) { return v->n_images * v->config->n_tokens; }
 
@@ -18,8 +19,9 @@ int32_t dt_placeholders_first(const dt_model *m, int64_t row)
     return m->host.shown_order[row > 0 ? m->vision->placeholders.row_end[row - 1] : 0];
 }
 
-static bool is_placeholder(const struct vision *v, const dt_batch *b, int32_t s, int32_t t)
+bool dt_placeholders_is(const dt_model *m, const dt_batch *b, int32_t s, int32_t t)
 {
+    const struct vision *v = m->vision;
     const int32_t end = b->prompt_len && b->prompt_len[s] > 0 ? b->prompt_len[s] : INT32_MAX;
     return b->token[t] == v->config->image_token && b->pos[t] < end;
 }
@@ -42,7 +44,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     const int64_t per_image = v->config->n_tokens, row = images ? images->first[s] * per_image : 0;
     const int32_t n_images = images ? images->count[s] : 0;
     int32_t n = 0;
-    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += is_placeholder(v, b, s, t);
+    for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) n += dt_placeholders_is(m, b, s, t);
     DT_CHECK(n == n_images * per_image, DT_ERR_DATA,
              "a sequence has %" PRId32 " placeholder%s (token %" PRId32 ") for %" PRId32 " image%s: expected %" PRId64
              " for each image",
@@ -55,7 +57,7 @@ static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
     add_run(p, p->n, row, n);
     n = 0;
     for (int32_t t = b->seq_start[s]; t < b->seq_start[s + 1]; t++) {
-        if (!is_placeholder(v, b, s, t)) continue;
+        if (!dt_placeholders_is(m, b, s, t)) continue;
         m->host.shown_at[p->n++] = t;
         m->host.shown[t] = (int32_t)row + n++;
     }
@@ -76,11 +78,26 @@ static dt_err order_shown(dt_model *m)
     return DT_OK;
 }
 
+/* A chunk of a prompt contains complete images, so no later chunk continues one. */
+static void stage_ahead(dt_model *m, const dt_batch *b)
+{
+    int32_t *ahead = m->host.ahead;
+    memset(ahead, 0, (size_t)(b->n_tok + m->n_fill) * sizeof *ahead);
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t t = b->seq_start[s + 1] - 2; t >= b->seq_start[s]; t--) {
+            if (!dt_placeholders_is(m, b, s, t) || !dt_placeholders_is(m, b, s, t + 1)) continue;
+            ahead[t] = ahead[t + 1] + 1;
+            if (ahead[t] > m->max_ahead) m->max_ahead = ahead[t];
+        }
+}
+
 dt_err dt_placeholders_find(dt_model *m, const dt_batch *b)
 {
     struct placeholders *p = &m->vision->placeholders;
     p->n = p->n_runs = 0;
+    m->max_ahead = 0;
     for (int32_t s = 0; b->n_tok > 0 && s < b->n_seq; s++) DT_TRY(find_placeholders(m, b, s));
+    if (p->n > 0 && m->vision->config->both_ways) stage_ahead(m, b);
     return order_shown(m);
 }
 
@@ -93,6 +110,29 @@ dt_err dt_placeholders_scatter(const dt_model *m, void *x)
                                     m->device.shown_at + k->first, x, k->n, m->C, m->opt.dtype, m->stream));
     }
     return DT_OK;
+}
+
+dt_err dt_placeholders_add(const dt_model *m, const struct projector *j, void *x)
+{
+    const struct placeholders *p = &m->vision->placeholders;
+    void *rows = m->vision->shown;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct run *k = &p->run[i];
+        const int32_t *at = m->device.shown_at + k->first;
+        DT_TRY(m->ops->gather_rows(m->dev, x, at, rows, k->n, m->C, m->opt.dtype, m->stream));
+        DT_TRY(m->ops->add(m->dev, rows, dt_at(j->out, k->row * m->C, m->elem), rows, m->opt.dtype, k->n * m->C,
+                           m->stream));
+        DT_TRY(m->ops->scatter_rows(m->dev, rows, at, x, k->n, m->C, m->opt.dtype, m->stream));
+    }
+    return DT_OK;
+}
+
+dt_err dt_placeholders_collect(const dt_model *m, const struct projector *j)
+{
+    const struct vision *v = m->vision;
+    DT_TRY(m->ops->zero(m->dev, j->dout, (size_t)(n_shown(v) * m->C) * m->elem, m->stream));
+    return m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, j->dout,
+                                      v->placeholders.n, m->C, m->opt.dtype, m->opt.dtype, m->stream);
 }
 
 dt_err dt_placeholders_gather(const dt_model *m)

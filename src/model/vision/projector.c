@@ -1,4 +1,5 @@
-/* projector.c - projection of tower features to rows of the language model, and the backward pass.
+/* projector.c - projections of tower features to rows of the language model, and the backward pass. A projector of
+ * deepstack has a norm before its first layer.
  *
  *     y    = projector(x), [R, D]
  *     out    y, or the mean of each image's rows, [S, D] */
@@ -6,23 +7,31 @@
 #include <stdlib.h>
 
 enum { PROJECTOR_LAYER = -2 };
-static const float PROJECTOR_EPS = 1e-5f;
+static const float PROJECTOR_EPS = 1e-5f, PRE_EPS = 1e-6f;
 
 static bool drops(const dt_model *m) { return m->opt.training && m->vision->config->projector.dropout > 0; }
 
+static bool is_main(const dt_model *m, const struct projector *j) { return j == &m->vision->projector; }
+
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit)
+dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, struct projector *j)
 {
-    const dt_projector_config *p = &m->vision->config->projector;
-    struct projector *j = &m->vision->projector;
+    const dt_projector_config *p = is_main(m, j) ? &m->vision->config->projector : &m->vision->config->deep_projector;
     bool complete = true;
+    j->config = p;
     j->unit = unit;
     j->trains = u->flat_len[DT_TRAINED] > 0;
+    j->pre = dt_norm_at(u, p->average ? "mm_soft_emb_norm" : "norm");
+    complete = dt_exists(j->pre.w) == p->pre_norm;
     for (int i = 0; i < p->n_layers; i++) {
         const bool last = i == p->n_layers - 1;
-        char linear[16], norm[16];
-        snprintf(linear, sizeof linear, "linear_%d", i + 1);
+        char linear[24], norm[16];
+        snprintf(linear, sizeof linear,
+                 p->average      ? "mm_input_projection"
+                 : is_main(m, j) ? "linear_%d"
+                                 : "linear_fc%d",
+                 i + 1);
         j->layer[i] = dt_linear_at(m, u, linear, i == 0 ? p->n_in : p->hidden_size, last ? p->n_out : p->hidden_size);
         complete = complete && dt_exists(j->layer[i].w);
         if (last) continue;
@@ -34,42 +43,55 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit)
     return DT_OK;
 }
 
-static void place_hidden(const dt_model *m, struct arena *a, int i)
+static bool learns(const dt_model *m) { return dt_vision_trains(m) && m->opt.training; }
+
+static void place_hidden(const dt_model *m, struct projector *j, struct arena *a, int i)
 {
-    const dt_projector_config *p = &m->vision->config->projector;
+    const dt_projector_config *p = j->config;
     const int64_t R = dt_vision_max_rows(m), H = p->hidden_size;
-    struct projector *j = &m->vision->projector;
     struct hidden *h = &j->hidden[i];
     h->pre = dt_take(a, R, H, m->elem);
     h->act = dt_take(a, R, H, m->elem);
     h->norm = p->norm ? dt_take(a, R, H, m->elem) : h->act;
     h->mean = dt_take(a, p->norm ? R : 0, 1, sizeof(float));
     h->rstd = dt_take(a, p->norm ? R : 0, 1, sizeof(float));
-    j->dhidden[i] = dt_take(a, dt_vision_trains(m) && m->opt.training ? R : 0, H, m->elem);
+    j->dhidden[i] = dt_take(a, learns(m) ? R : 0, H, m->elem);
 }
 
 /* out is y unless rows are pooled; the same for the gradients. */
-static void place_out(const dt_model *m, struct arena *a)
+static void place_out(const dt_model *m, struct projector *j, struct arena *a)
 {
-    struct projector *j = &m->vision->projector;
     const dt_vision_config *c = m->vision->config;
-    const int64_t N = m->opt.max_images, R = dt_vision_max_rows(m), D = c->projector.n_out;
-    const bool pools = dt_vision_pools(c), learns = dt_vision_trains(m) && m->opt.training;
+    const int64_t N = m->opt.max_images, R = dt_vision_max_rows(m), D = j->config->n_out;
+    const bool pools = dt_vision_pools(c);
     j->y = dt_take(a, R, D, m->elem);
-    j->dy = dt_take(a, learns ? R : 0, D, m->elem);
+    j->dy = dt_take(a, learns(m) ? R : 0, D, m->elem);
     j->out = pools ? dt_take(a, N, D, m->elem) : j->y;
-    j->dout = pools ? dt_take(a, learns ? N : 0, D, m->elem) : j->dy;
+    j->dout = pools ? dt_take(a, learns(m) ? N : 0, D, m->elem) : j->dy;
     j->pool = (struct pool){.image = dt_take(a, pools ? R : 0, 1, sizeof(int32_t)),
                             .in_order = dt_take(a, pools ? R : 0, 1, sizeof(int32_t)),
                             .sum = dt_take(a, pools ? N : 0, D, sizeof(float))};
 }
 
-void dt_projector_place(const dt_model *m, struct arena *device, struct arena *staging)
+static void place_pre_norm(const dt_model *m, struct projector *j, struct arena *a)
 {
-    struct projector *j = &m->vision->projector;
-    place_out(m, device);
-    for (int i = 0; i < m->vision->config->projector.n_layers - 1; i++) place_hidden(m, device, i);
-    j->keys = dt_take_span(staging, device, drops(m) ? (size_t)dt_vision_max_rows(m) * sizeof(uint64_t) : 0);
+    const int64_t R = j->config->pre_norm ? dt_vision_max_rows(m) : 0;
+    j->normed = dt_take(a, R, j->config->n_in, m->elem);
+    j->pre_mean = dt_take(a, R, 1, sizeof(float));
+    j->pre_rstd = dt_take(a, R, 1, sizeof(float));
+}
+
+void dt_projector_place(const dt_model *m, struct projector *j, struct arena *device, struct arena *staging)
+{
+    const bool given = m->opt.features_given && is_main(m, j);
+    const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in;
+    place_out(m, j, device);
+    for (int i = 0; i < j->config->n_layers - 1; i++) place_hidden(m, j, device, i);
+    if (is_main(m, j)) j->keys = dt_take_span(staging, device, drops(m) ? (size_t)R * sizeof(uint64_t) : 0);
+    if (is_main(m, j)) m->vision->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
+    j->x = given ? m->vision->features.device : dt_take(device, R, n_in, m->elem);
+    j->dx = dt_take(device, m->vision->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
+    place_pre_norm(m, j, device);
 }
 
 void dt_projector_list_images(const struct vision *v, int64_t n_images, int32_t *image)
@@ -104,38 +126,64 @@ dt_err dt_projector_stage(dt_model *m, const dt_batch *b)
 
 static uint64_t dropout_key(const dt_model *m, int i) { return dt_dropout_key(m, PROJECTOR_LAYER - i, SITE_MLP); }
 
-static dt_err drop(const dt_model *m, int i, void *x)
+static dt_err drop(const dt_model *m, const struct projector *j, int i, void *x)
 {
     const struct vision *v = m->vision;
-    const dt_projector_config *p = &v->config->projector;
-    if (!m->train || !drops(m)) return DT_OK;
+    const dt_projector_config *p = j->config;
+    if (!m->train || !is_main(m, j) || !drops(m)) return DT_OK;
     return m->ops->dropout(m->dev, x, NULL, x, (float)p->dropout, dropout_key(m, i),
-                           (const uint64_t *)(const void *)v->projector.keys.device, dt_vision_rows(v), p->hidden_size,
+                           (const uint64_t *)(const void *)j->keys.device, dt_vision_rows(v), p->hidden_size,
                            m->opt.dtype, m->stream);
 }
 
 /* The activation, dropout and norm after layer i. */
-static dt_err leave_layer(const dt_model *m, const dt_param_view *w, int i)
+static dt_err leave_layer(const dt_model *m, const struct projector *j, const dt_param_view *w, int i)
 {
     const struct vision *v = m->vision;
-    const dt_projector_config *p = &v->config->projector;
-    const struct hidden *h = &v->projector.hidden[i];
+    const dt_projector_config *p = j->config;
+    const struct hidden *h = &j->hidden[i];
     DT_TRY(m->ops->act_forward(m->dev, (dt_activation)p->act, h->pre, h->act, m->opt.dtype,
                                dt_vision_rows(v) * p->hidden_size, m->stream));
-    DT_TRY(drop(m, i, h->act));
+    DT_TRY(drop(m, j, i, h->act));
     if (!p->norm) return DT_OK;
-    return m->ops->layernorm_forward(m->dev, h->act, dt_weight(w, v->projector.norm[i].w),
-                                     dt_weight(w, v->projector.norm[i].b), h->norm, h->mean, h->rstd, dt_vision_rows(v),
-                                     p->hidden_size, PROJECTOR_EPS, m->opt.dtype, m->stream);
+    return m->ops->layernorm_forward(m->dev, h->act, dt_weight(w, j->norm[i].w), dt_weight(w, j->norm[i].b), h->norm,
+                                     h->mean, h->rstd, dt_vision_rows(v), p->hidden_size, PROJECTOR_EPS, m->opt.dtype,
+                                     m->stream);
 }
 
-static const void *input_of(const struct vision *v, int i) { return i == 0 ? v->x : v->projector.hidden[i - 1].norm; }
+static const void *input_of(const struct projector *j, int i)
+{
+    return i > 0 ? j->hidden[i - 1].norm : dt_exists(j->pre.w) ? j->normed : j->x;
+}
+
+static dt_rmsnorm rms_of(const dt_model *m, const struct projector *j)
+{
+    const int64_t n_in = j->config->n_in;
+    return (dt_rmsnorm){.n_rows = dt_vision_rows(m->vision),
+                        .width = n_in,
+                        .group = 1,
+                        .group_ld = n_in,
+                        .y_group_ld = n_in,
+                        .eps = (float)m->vision->config->blocks->norm_eps,
+                        .plus_one = true,
+                        .dt = m->opt.dtype};
+}
+
+static dt_err pre_norm(const dt_model *m, const struct projector *j, const dt_param_view *w)
+{
+    const dt_rmsnorm rms = rms_of(m, j);
+    if (!dt_exists(j->pre.w)) return DT_OK;
+    if (j->config->average)
+        return m->ops->rmsnorm_forward(m->dev, &rms, j->x, dt_weight(w, j->pre.w), j->normed, j->pre_rstd, m->stream);
+    return m->ops->layernorm_forward(m->dev, j->x, dt_weight(w, j->pre.w), dt_weight(w, j->pre.b), j->normed,
+                                     j->pre_mean, j->pre_rstd, dt_vision_rows(m->vision), j->config->n_in, PRE_EPS,
+                                     m->opt.dtype, m->stream);
+}
 
 /* Accumulates in fp32 and rounds once. */
-static dt_err pool(const dt_model *m)
+static dt_err pool(const dt_model *m, const struct projector *j)
 {
     const struct vision *v = m->vision;
-    const struct projector *j = &v->projector;
     const int64_t n = v->n_images * m->C;
     if (!dt_vision_pools(v->config)) return DT_OK;
     DT_TRY(m->ops->zero(m->dev, j->pool.sum, (size_t)n * sizeof(float), m->stream));
@@ -145,60 +193,78 @@ static dt_err pool(const dt_model *m)
     return m->ops->convert(m->dev, j->pool.sum, DT_F32, j->out, m->opt.dtype, n, m->stream);
 }
 
-dt_err dt_projector_forward(const dt_model *m, const dt_param_view *w)
+dt_err dt_projector_forward(const dt_model *m, const struct projector *j, const dt_param_view *w)
 {
-    const struct vision *v = m->vision;
-    const dt_projector_config *p = &v->config->projector;
-    for (int i = 0; i < p->n_layers; i++) {
-        const struct linear *l = &v->projector.layer[i];
-        const bool last = i == p->n_layers - 1;
-        DT_TRY(dt_linear_forward(m, l, w, input_of(v, i), l->n_in, last ? v->projector.y : v->projector.hidden[i].pre,
-                                 l->n_out, dt_vision_rows(v), (struct with_matmul){0}));
-        if (!last) DT_TRY(leave_layer(m, w, i));
+    const int n_layers = j->config->n_layers;
+    DT_TRY(pre_norm(m, j, w));
+    for (int i = 0; i < n_layers; i++) {
+        const struct linear *l = &j->layer[i];
+        const bool last = i == n_layers - 1;
+        DT_TRY(dt_linear_forward(m, l, w, input_of(j, i), l->n_in, last ? j->y : j->hidden[i].pre, l->n_out,
+                                 dt_vision_rows(m->vision), (struct with_matmul){0}));
+        if (!last) DT_TRY(leave_layer(m, j, w, i));
     }
-    return pool(m);
+    return pool(m, j);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Gradient of layer i's output from the gradient of layer i + 1's input; in place. */
-static dt_err enter_layer(const dt_model *m, const dt_param_view *w, const dt_grad_view *g, int i, void *d)
+static dt_err enter_layer(const dt_model *m, const struct projector *j, const dt_param_view *w, const dt_grad_view *g,
+                          int i, void *d)
 {
     const struct vision *v = m->vision;
-    const dt_projector_config *p = &v->config->projector;
-    const struct hidden *h = &v->projector.hidden[i];
+    const dt_projector_config *p = j->config;
+    const struct hidden *h = &j->hidden[i];
     if (p->norm)
-        DT_TRY(m->ops->layernorm_backward(m->dev, h->act, dt_weight(w, v->projector.norm[i].w), h->mean, h->rstd, d, d,
-                                          false, dt_gradient(g, v->projector.norm[i].w),
-                                          dt_gradient(g, v->projector.norm[i].b), g->dtype, g->accumulate,
-                                          dt_vision_rows(v), p->hidden_size, m->s.norm, m->opt.dtype, m->stream));
-    DT_TRY(drop(m, i, d));
+        DT_TRY(m->ops->layernorm_backward(m->dev, h->act, dt_weight(w, j->norm[i].w), h->mean, h->rstd, d, d, false,
+                                          dt_gradient(g, j->norm[i].w), dt_gradient(g, j->norm[i].b), g->dtype,
+                                          g->accumulate, dt_vision_rows(v), p->hidden_size, m->s.norm, m->opt.dtype,
+                                          m->stream));
+    DT_TRY(drop(m, j, i, d));
     return m->ops->act_backward(m->dev, (dt_activation)p->act, h->pre, d, d, m->opt.dtype,
                                 dt_vision_rows(v) * p->hidden_size, m->stream);
 }
 
-static dt_err pool_backward(const dt_model *m)
+static dt_err pre_norm_backward(const dt_model *m, const struct projector *j, const dt_param_view *w,
+                                const dt_grad_view *g)
+{
+    const dt_rmsnorm rms = rms_of(m, j);
+    void *dx = m->vision->tower.trains ? j->dx : j->normed;
+    if (!dt_exists(j->pre.w)) return DT_OK;
+    if (j->config->average)
+        return m->ops->rmsnorm_backward(m->dev, &rms, j->x, dt_weight(w, j->pre.w), j->pre_rstd, j->normed, dx, false,
+                                        dt_gradient(g, j->pre.w), g->dtype, g->accumulate, m->s.norm, m->stream);
+    return m->ops->layernorm_backward(m->dev, j->x, dt_weight(w, j->pre.w), j->pre_mean, j->pre_rstd, j->normed, dx,
+                                      false, dt_gradient(g, j->pre.w), dt_gradient(g, j->pre.b), g->dtype,
+                                      g->accumulate, dt_vision_rows(m->vision), j->config->n_in, m->s.norm,
+                                      m->opt.dtype, m->stream);
+}
+
+static dt_err pool_backward(const dt_model *m, const struct projector *j)
 {
     const struct vision *v = m->vision;
-    const struct projector *j = &v->projector;
     if (!dt_vision_pools(v->config)) return DT_OK;
     DT_TRY(m->ops->scale(m->dev, j->dout, 1.0f / (float)v->config->n_features, j->dout, m->opt.dtype,
                          v->n_images * m->C, m->stream));
     return m->ops->gather_rows(m->dev, j->dout, j->pool.image, j->dy, dt_vision_rows(v), m->C, m->opt.dtype, m->stream);
 }
 
-dt_err dt_projector_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
+/* With a norm before the first layer, dx of that layer replaces the norm's output, which the layer's weights no longer
+ * need. The norm's backward has its own place for dx if the tower is trained. */
+dt_err dt_projector_backward(const dt_model *m, const struct projector *j, const dt_param_view *w,
+                             const dt_grad_view *g)
 {
-    const struct vision *v = m->vision;
-    const void *dy = v->projector.dy;
-    DT_TRY(pool_backward(m));
-    for (int i = v->config->projector.n_layers - 1; i >= 0; i--) {
-        const struct linear *l = &v->projector.layer[i];
-        void *dx = i > 0 ? v->projector.dhidden[i - 1] : v->tower.trains ? v->dx : NULL;
-        DT_TRY(dt_linear_backward(m, l, w, g, input_of(v, i), l->n_in, dy, l->n_out, dx, l->n_in,
-                                  (struct with_matmul){0}, dt_vision_rows(v)));
-        if (i > 0) DT_TRY(enter_layer(m, w, g, i - 1, dx));
+    const void *dy = j->dy;
+    const bool normed = dt_exists(j->pre.w), deeper = m->vision->tower.trains;
+    DT_TRY(pool_backward(m, j));
+    for (int i = j->config->n_layers - 1; i >= 0; i--) {
+        const struct linear *l = &j->layer[i];
+        void *dx = i > 0 ? j->dhidden[i - 1] : normed ? j->normed : deeper ? j->dx : NULL;
+        DT_TRY(dt_linear_backward(m, l, w, g, input_of(j, i), l->n_in, dy, l->n_out, dx, l->n_in,
+                                  (struct with_matmul){0}, dt_vision_rows(m->vision)));
+        if (i > 0) DT_TRY(enter_layer(m, j, w, g, i - 1, dx));
         dy = dx;
     }
-    return DT_OK;
+    return pre_norm_backward(m, j, w, g);
 }

@@ -13,7 +13,9 @@ int64_t dt_vision_max_rows(const dt_model *m) { return m->opt.max_images * m->vi
 int64_t dt_vision_rows(const struct vision *v) { return v->n_images * v->config->n_features; }
 bool dt_vision_trains(const dt_model *m)
 {
-    return m->vision && (m->vision->tower.trains || m->vision->projector.trains);
+    bool trains = m->vision && (m->vision->tower.trains || m->vision->projector.trains);
+    for (int k = 0; m->vision && k < m->vision->config->n_deepstack; k++) trains = trains || m->vision->deep[k].trains;
+    return trains;
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -26,20 +28,22 @@ static dt_err describe(const dt_model *m, const dt_unit *units, int n_units, int
     v->config = m->mc->vision;
     DT_EXPECT(v->config && projector > first);
     DT_TRY(dt_tower_describe(m, units + first, projector - first));
-    return dt_projector_describe(m, &units[projector], projector);
+    DT_EXPECT(projector + v->config->n_deepstack < n_units);
+    for (int k = 0; k < v->config->n_deepstack; k++)
+        DT_TRY(dt_projector_describe(m, &units[projector + 1 + k], projector + 1 + k, &v->deep[k]));
+    return dt_projector_describe(m, &units[projector], projector, &v->projector);
 }
 
 static dt_err place(const dt_model *m, struct arena *device, struct arena *staging)
 {
     struct vision *v = m->vision;
-    const bool given = m->opt.features_given;
-    const int64_t R = dt_vision_max_rows(m), n_in = v->config->projector.n_in;
-    dt_tower_place(m, device);
-    dt_projector_place(m, device, staging);
+    const int n_deep = v->config->n_deepstack;
+    dt_tower_place(m, device, staging);
+    dt_projector_place(m, &v->projector, device, staging);
+    for (int k = 0; k < n_deep; k++) dt_projector_place(m, &v->deep[k], device, staging);
     dt_placeholders_place(m, staging);
-    v->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
-    v->x = given ? v->features.device : dt_take(device, R, n_in, m->elem);
-    v->dx = dt_take(device, v->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
+    dt_grids_place(m, staging);
+    v->shown = dt_take(device, n_deep > 0 ? dt_vision_max_rows(m) : 0, v->config->projector.n_out, m->elem);
     DT_CHECK(!device->overflow, DT_ERR_MEMORY, "the features of %d images exceed the address space", m->opt.max_images);
     return DT_OK;
 }
@@ -84,9 +88,10 @@ static dt_err bring(const dt_model *m, int32_t *to, int64_t n,
 static dt_err bring_lists(const dt_model *m)
 {
     const struct vision *v = m->vision;
-    const int64_t R = dt_vision_max_rows(m), f = v->config->projector.shuffle,
+    const int64_t R = dt_vision_max_rows(m), f = dt_projector_square(&v->config->projector),
                   pooled = dt_vision_pools(v->config) ? R : 0;
-    DT_TRY(bring(m, v->tower.row, R * f * f, dt_tower_list_rows));
+    DT_TRY(bring(m, v->tower.square, v->config->projector.average > 1 ? R * f * f : 0, dt_tower_list_squares));
+    if (!v->config->grids) DT_TRY(bring(m, v->tower.row, R * f * f, dt_tower_list_rows));
     DT_TRY(bring(m, v->projector.pool.image, pooled, dt_projector_list_images));
     return bring(m, v->projector.pool.in_order, pooled, dt_projector_list_in_order);
 }
@@ -147,15 +152,32 @@ static dt_err stage_images(const dt_model *m, const struct span *to, const uint8
     return dt_span_ahead(m, to, nbytes);
 }
 
-dt_err dt_vision_stage(dt_model *m, const dt_batch *b)
+/* The same for cells, and the list of their feature rows. */
+static dt_err stage_cells(const dt_model *m, const struct span *to, const dt_batch_images *i)
+{
+    const struct vision *v = m->vision;
+    const struct span *rows = &v->tower.rows;
+    if (v->n_images == 0) return DT_OK;
+    dt_grids_copy_cells(v, i, to->host);
+    dt_grids_list_rows(v, (int32_t *)(void *)rows->host);
+    DT_TRY(dt_span_ahead(m, rows, (size_t)(v->n_images * v->config->n_rows) * sizeof(int32_t)));
+    return dt_span_ahead(m, to, (size_t)v->n_images * i->image_nbytes);
+}
+
+dt_err dt_vision_stage(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     struct vision *v = m->vision;
     const dt_batch_images *i = dt_images_of(b);
     const struct span *to = m->opt.features_given ? &v->features : &v->tower.model->patches.pixels;
     v->n_images = i && b->n_tok > 0 ? i->n : 0;
     DT_TRY(check_images(m, i));
+    DT_TRY(dt_grids_read(m, i));
     DT_TRY(dt_placeholders_find(m, b));
-    if (v->n_images > 0) DT_TRY(stage_images(m, to, i->pixels, (size_t)v->n_images * i->image_nbytes));
+    DT_TRY(dt_grids_stage_text(m, b, slot));
+    if (v->config->grids)
+        DT_TRY(stage_cells(m, to, i));
+    else if (v->n_images > 0)
+        DT_TRY(stage_images(m, to, i->pixels, (size_t)v->n_images * i->image_nbytes));
     return dt_projector_stage(m, b);
 }
 
@@ -165,10 +187,34 @@ dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
     dt_param_view w;
     if (!v || (!m->train && !dt_images_of(b))) return DT_OK;
     if (!m->opt.features_given) DT_TRY(dt_tower_forward(m, b));
-    dt_phase_enter(m->phase, "forward", m->units[v->projector.unit].name);
-    DT_TRY(dt_params_acquire(m, v->projector.unit, &w));
-    if (v->n_images > 0) DT_TRY(dt_projector_forward(m, &w));
-    return dt_params_release(m, v->projector.unit);
+    for (int k = -1; k < v->config->n_deepstack; k++) {
+        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+        dt_phase_enter(m->phase, "forward", m->units[j->unit].name);
+        DT_TRY(dt_params_acquire(m, j->unit, &w));
+        if (v->n_images > 0) DT_TRY(dt_projector_forward(m, j, &w));
+        DT_TRY(dt_params_release(m, j->unit));
+    }
+    return DT_OK;
+}
+
+/* The deepstack projector whose rows are added after this block; NULL: none, or no images. */
+static const struct projector *deep_after(const dt_model *m, const struct stage *s)
+{
+    const struct vision *v = m->vision;
+    const bool is = v && s->role == DT_UNIT_BLOCK && v->n_images > 0 && s->block.layer < v->config->n_deepstack;
+    return is ? &v->deep[s->block.layer] : NULL;
+}
+
+dt_err dt_vision_after_block(const dt_model *m, const struct stage *s, void *x)
+{
+    const struct projector *j = deep_after(m, s);
+    return j ? dt_placeholders_add(m, j, x) : DT_OK;
+}
+
+dt_err dt_vision_before_backward(const dt_model *m, const struct stage *s)
+{
+    const struct projector *j = dt_vision_trains(m) ? deep_after(m, s) : NULL;
+    return j ? dt_placeholders_collect(m, j) : DT_OK;
 }
 
 dt_err dt_vision_backward(dt_model *m)
@@ -177,12 +223,15 @@ dt_err dt_vision_backward(dt_model *m)
     dt_param_view w;
     dt_grad_view g;
     if (!dt_vision_trains(m)) return DT_OK;
-    dt_phase_enter(m->phase, "backward", m->units[v->projector.unit].name);
-    DT_TRY(dt_params_acquire(m, v->projector.unit, &w));
-    DT_TRY(dt_grads_acquire(m, v->projector.unit, &g));
-    DT_TRY(v->n_images == 0 ? dt_model_clear_grads(m, v->projector.unit, &g) : dt_projector_backward(m, &w, &g));
-    DT_TRY(dt_grads_release(m, v->projector.unit));
-    DT_TRY(dt_params_release(m, v->projector.unit));
+    for (int k = v->config->n_deepstack - 1; k >= -1; k--) {
+        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+        dt_phase_enter(m->phase, "backward", m->units[j->unit].name);
+        DT_TRY(dt_params_acquire(m, j->unit, &w));
+        DT_TRY(dt_grads_acquire(m, j->unit, &g));
+        DT_TRY(v->n_images == 0 ? dt_model_clear_grads(m, j->unit, &g) : dt_projector_backward(m, j, &w, &g));
+        DT_TRY(dt_grads_release(m, j->unit));
+        DT_TRY(dt_params_release(m, j->unit));
+    }
     return v->tower.trains ? dt_tower_backward(m) : DT_OK;
 }
 
@@ -191,7 +240,7 @@ dt_err dt_vision_backward(dt_model *m)
 dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features)
 {
     struct vision *v = m->vision;
-    DT_EXPECT(v);
+    DT_EXPECT(v && !v->config->grids);
     DT_EXPECT(n >= 0 && n <= m->opt.max_images);
     const struct tower_input *k = &v->tower.model->patches;
     m->train = m->have_hidden = m->have_dx = false;
@@ -201,7 +250,7 @@ dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *fe
     DT_TRY(dt_tower_forward(m, NULL));
     *m->in_use = NULL; /* the tower has overwritten the model's activations */
     if (n == 0) return DT_OK;
-    DT_TRY(
-        m->ops->copy(m->dev, features, v->x, (size_t)n * dt_vision_feature_nbytes(v->config, m->opt.dtype), m->stream));
+    DT_TRY(m->ops->copy(m->dev, features, v->projector.x, (size_t)n * dt_vision_feature_nbytes(v->config, m->opt.dtype),
+                        m->stream));
     return m->ops->stream_sync(m->dev, m->stream);
 }

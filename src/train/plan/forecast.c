@@ -4,6 +4,7 @@
  * Two steps are run, and only the second is counted, because ZeRO records the order of the units in the first. */
 #include "forecast.h"
 #include "dtrain/step/step.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,10 +165,13 @@ static dt_err put_images(stand_in *s, int64_t seq_len)
     DT_TRY(dt_batch_add_images(b, most, dt_task_image_nbytes(&s->run->task), &s->ledger));
     dt_batch_images *images = dt_images_of(b);
     for (int32_t q = 0; q < b->n_seq; q++) {
-        const int32_t n = (int32_t)dt_min_i64(most - images->n, seq_len / v->n_tokens);
+        int32_t n = (int32_t)dt_min_i64(most - images->n, seq_len / v->n_tokens);
+        const int32_t rows = (int32_t)sqrt((double)n), at = images->n;
+        if (v->grids && n > 0) n = rows * (n / rows); /* one image, almost a square */
         for (int64_t t = q * seq_len; t < q * seq_len + n * v->n_tokens; t++)
             b->token[t] = v->image_token, b->target[t] = -1, b->weight[t] = 0;
         dt_images_append(images, q, n);
+        if (v->grids && n > 0) images->grid[at] = dt_grid_code(rows, n / rows);
     }
     return DT_OK;
 }
@@ -272,7 +276,8 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
     DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
-    f->images = (double)dt_n_images_of(&s.batch) * (double)n_micro * with->nranks;
+    const dt_batch_images *images = dt_images_of(&s.batch);
+    f->images = (images ? (double)images->n : 0) * (double)n_micro * with->nranks;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
         f->weight = i;
         err = step(&s, f, n_micro);

@@ -168,8 +168,9 @@ static void print_start(const planner *p)
             b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
-        fprintf(p->out, " and %d images of %" PRId64 " token%s each", p->run->model_opt.max_images,
-                p->run->mc.vision->n_tokens, p->run->mc.vision->n_tokens == 1 ? "" : "s");
+        fprintf(p->out, " and %d %s of %" PRId64 " token%s each", p->run->model_opt.max_images,
+                p->run->mc.vision->grids ? "cells of images" : "images", p->run->mc.vision->n_tokens,
+                p->run->mc.vision->n_tokens == 1 ? "" : "s");
     fputc('\n', p->out);
 }
 

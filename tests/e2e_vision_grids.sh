@@ -1,0 +1,143 @@
+#!/bin/bash
+# e2e_vision_grids.sh - Qwen2.5-VL and Qwen3-VL, with images of native resolution: datasets, training, export and generation as transformers',
+# for any ranks, stage and packing. Also: adapters; conversations; what is refused.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+export OMP_NUM_THREADS=1
+grids=tests/data/vision/grids
+files=$PWD/tests/data/image/files
+
+make_data() { # MODEL ARGUMENTS...
+    ./dtrain-data --images $grids/$1 --tokenizer $grids/$1 --image-folder "$files" "${@:2}" >"$out" 2>&1
+    code=$?
+}
+go() { # NP NAME MODEL ARGUMENTS...
+    own_mpi_files
+    rm -rf "$tmp/$2"
+    timeout -k 5 240 $MPIRUN -np "$1" ./dtrain "$tmp/run.ini" run.output_dir="$tmp/$2" model.path=$grids/$3 data.train="$tmp/$3.h5" "${@:4}" >"$out" 2>&1
+    code=$?
+}
+losses_are() { # MODEL RUN: those of transformers
+    python3 - "$1" "$tmp/$2/metrics.jsonl" <<'PY'
+import json, sys
+want = json.load(open("tests/data/vision/grids/expected.json"))[sys.argv[1]]["losses"]
+found = [r["loss"] for r in map(json.loads, open(sys.argv[2])) if "loss" in r]
+assert len(found) == len(want), found
+for a, b in zip(want, found):
+    assert abs(a - b) <= 2e-5 * a, "expected %s, found %s" % (want, found)
+PY
+}
+answers_are() { # MODEL greedy|beams
+    python3 - "$1" "$2" "$tmp/text" <<'PY'
+import json, sys
+want = json.load(open("tests/data/vision/grids/expected.json"))[sys.argv[1]]["answers"]
+found = [json.loads(line) for line in open(sys.argv[3])]
+assert len(found) == len(want)
+for a, b in zip(want, found):
+    assert b["prompt_ids"] == a["prompt_ids"], "prompt: expected %s, found %s" % (a["prompt_ids"], b["prompt_ids"])
+    assert b["ids"] == a[sys.argv[2]], "expected %s, found %s" % (a[sys.argv[2]], b["ids"])
+PY
+}
+generate() { # NP DIRECTORY ARGUMENTS...: records in $tmp/text
+    own_mpi_files
+    timeout -k 5 240 $MPIRUN -np "$1" ./dtrain-generate "$2" --prompts "$tmp/prompts.jsonl" --jsonl --max-new-tokens 8 -o "$tmp/text" --force "${@:3}" \
+        >"$out" 2>&1 </dev/null
+    code=$?
+}
+
+cat >"$tmp/run.ini" <<'INI'
+[run]
+task = sft
+device = cpu
+epochs = 4
+[data]
+seq_len = 256
+[vision]
+train = tower, projector, llm
+[batch]
+train_batch_size = 4
+micro_batch_size = 2
+[optimizer]
+lr = 1e-3
+betas = 0.9, 0.95
+eps = 1e-8
+weight_decay = 0
+[scheduler]
+type = constant
+[precision]
+dtype = fp32
+[checkpoint]
+save_steps = 0
+export = hf
+INI
+python3 - "$files" >"$tmp/prompts.jsonl" <<'PY'
+import json, sys
+for line in open("tests/data/vision/grids/chats.jsonl"):
+    r = json.loads(line)
+    for part in r["messages"][0]["content"]:
+        if part["type"] == "image":
+            part["image"] = sys.argv[1] + "/" + part["image"]
+    print(json.dumps(dict(messages=r["messages"][:1])))
+PY
+
+for model in qwen2_5_vl qwen3_vl; do
+    make_data $model --mask assistant -o "$tmp/$model.h5" $grids/chats.jsonl
+    expect_exit "$model: a dataset is made" 0
+    expect "$model: it is verified" ./dtrain-info "$tmp/$model.h5"
+    go 1 whole $model
+    expect "$model: losses are those of transformers" losses_are $model whole
+    go 1 packed $model data.packing=bfd data.seq_len=512 batch.micro_batch_size=1 batch.train_batch_size=1
+    expect "$model: a packed row has the losses of its records" losses_are $model packed
+    for case in "2 0" "2 1" "2 3"; do
+        read -r np stage <<<"$case"
+        go "$np" of-$stage $model zero.stage="$stage" run.reproducible=true batch.micro_batch_size=1
+        expect_exit "$model: stage $stage on $np ranks" 0
+        cmp -s "$tmp/of-0/hf/model.safetensors" "$tmp/of-$stage/hf/model.safetensors"
+        expect_exit "$model: stage $stage gives the bits of stage 0" 0
+    done
+    generate 1 $grids/$model --greedy
+    expect "$model: greedily as transformers" answers_are $model greedy
+    generate 1 $grids/$model --num-beams 3
+    expect "$model: by beams as transformers" answers_are $model beams
+    generate 2 $grids/$model --greedy --zero-stage 3 --batch-size 2
+    expect "$model: on two ranks, whose parameters are sharded" answers_are $model greedy
+    ./dtrain-convert --to hf $grids/$model "$tmp/converted" --force >"$out" 2>&1
+    generate 1 "$tmp/converted" --greedy
+    expect "$model: a converted directory gives the same" answers_are $model greedy
+    go 1 adapted $model vision.train=llm lora.r=2
+    expect_exit "$model: adapters" 0
+    ./dtrain-convert --adapter "$tmp/adapted/adapter" $grids/$model "$tmp/merged" --dtype fp32 --force >"$out" 2>&1
+    cmp -s "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
+    expect_exit "$model: merged later, they give the exported model" 0
+done
+
+# ---- conversations and texts
+chat() { # TEXT ARGUMENTS...
+    ./dtrain-generate $grids/qwen3_vl --chat --prompt "$1" --greedy --max-new-tokens 8 "${@:2}" >"$tmp/answer" 2>"$out" </dev/null
+    code=$?
+}
+chat "What?" --image "$files/depth8_type2.png"
+expect_exit "a conversation begins with an image" 0
+cp "$tmp/answer" "$tmp/first"
+chat "<image>What?" --image "$files/depth8_type2.png"
+cmp -s "$tmp/answer" "$tmp/first"
+expect_exit "<image> marks its position" 0
+
+# ---- what is refused
+refused() { # WHAT CODE WORDS
+    expect_exit "$1: code $2" "$2"
+    expect "$1: says why" grep -q "$3" "$out"
+}
+go 1 bad qwen3_vl lora.r=2 vision.train=projector,llm
+refused "adapters with a trained projector" 64 "set vision.train = llm"
+go 1 bad qwen3_vl vision.feature_cache="$tmp/cache"
+refused "a feature cache" 64 "features of images of different sizes cannot be cached"
+go 1 bad qwen3_vl vision.projector_type=linear
+refused "another projector" 64 "belong together"
+echo '{"messages": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}, {"role": "assistant", "content": "a"}]}' >"$tmp/video.jsonl"
+make_data qwen3_vl -o "$tmp/bad.h5" "$tmp/video.jsonl"
+refused "a video" 65 "found type video"
+./dtrain-data --images tests/data/vision_data/model --tokenizer $grids/qwen3_vl -o "$tmp/bad.h5" $grids/chats.jsonl >"$out" 2>&1
+code=$?
+refused "another model's images" 64 "no token"
+e2e_done
