@@ -75,8 +75,8 @@ dt_err dt_messages_take_tools(dt_messages *m, const json_t *record)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* The function of a call as a copy with its arguments as an object, if they are a text of one. Other text is kept. NULL:
- * not a call. */
+/* The function of a call as a copy with its arguments as an object, if they are a text of one. Other text is kept.
+ * NULL: not a call. */
 static json_t *function_of(const json_t *call)
 {
     const json_t *inner = json_object_get(call, "function"), *from = json_is_object(inner) ? inner : call;

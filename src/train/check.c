@@ -75,7 +75,7 @@ static dt_err check_space(const dt_run *run, const char *dir)
     const int64_t n = n_checkpoints(run);
     const char *fewer = run->cfg.checkpoint_save_total_limit == 1
                             ? "the last one is kept until the next is complete; free some space, or choose another disk"
-                            : "lower checkpoint.save_total_limit to keep fewer";
+                            : "a lower checkpoint.save_total_limit keeps fewer (0 keeps all)";
     if (each * (double)n > available)
         DT_WARN("%s: %" PRId64 " checkpoints of %s need %s, but only %s is free in %s; %s", where, n,
                 dt_format_bytes(each, one), dt_format_bytes(each * (double)n, all), dt_format_bytes(available, left),

@@ -224,10 +224,11 @@ static dt_err check_options(const options *o)
              "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
     DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");
-    DT_CHECK(o->chat || o->prompts || o->answers || (!o->system && !o->tools && !o->chat_template && !o->no_think),
-             DT_ERR_USAGE,
-             "--system, --tools, --chat-template and --no-think: expected --chat, --prompts or --answers, because other "
-             "prompts are no conversations");
+    DT_CHECK(
+        o->chat || o->prompts || o->answers || (!o->system && !o->tools && !o->chat_template && !o->no_think),
+        DT_ERR_USAGE,
+        "--system, --tools, --chat-template and --no-think: expected --chat, --prompts or --answers, because other "
+        "prompts are no conversations");
     DT_CHECK(o->stage == 0 || o->stage == 3, DT_ERR_USAGE,
              "--zero-stage: expected 0 or 3 (generation has only parameters to partition), found %" PRId64, o->stage);
     DT_CHECK(o->stream + o->jsonl + o->chat <= 1, DT_ERR_USAGE, "--stream, --jsonl and --chat: expected one of them");
