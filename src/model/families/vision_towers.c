@@ -137,11 +137,13 @@ static const dt_tower TOWERS[] = {
      .class_row = true},
     {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true},
     {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU,
-     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES,
-     .window_size = 112, .sections = {16, 24, 24}},
+     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
+     .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
+     .sections = {16, 24, 24}, .deepstack = {-1}},
     {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH,
-     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES,
-     .sections = {24, 20, 20}, .interleaved = true, .interpolates = true},
+     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES, .interpolates = true,
+     .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304, .sections = {24, 20, 20},
+     .deepstack = {8, 16, 24}},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 
