@@ -116,6 +116,74 @@ template <class T, dt_activation act, bool backward> struct glu {
     }
 };
 
+/** The same with a limit L: gate and up alternate in gate_up and in its gradient, and
+ *
+ *      forward    y = act(min(gate, L)) (1 + max(-L, min(up, L)))
+ *
+ *  The gradient of a value beyond its limit is 0. The loads of a pair of vectors are adjacent. */
+template <class T, bool backward> struct clamped_glu {
+    static constexpr int V = vector_elems<T>, TURNS = backward ? 1 : 2;
+    const T *gate_up;
+    const T *dy; /* backward */
+    T *out;      /* y, or d gate_up */
+    int64_t n;   /* elements of y */
+    float limit;
+    dt_activation act;
+    bool fits;
+
+    struct item {
+        int64_t at;
+        vec<T, V> pairs[2], dy;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const int count = elems_left(i * V, n, V), first = 2 * count < V ? 2 * count : V;
+        const bool whole = fits && count == V;
+        const T *from = gate_up + 2 * i * V;
+        item t = {i * V, {load_vec<V>(from, first, whole), load_vec<V>(from + V, 2 * count - first, whole)}, {}};
+        if (backward) t.dy = load_vec<V>(dy + i * V, count, whole);
+        return t;
+    }
+    __device__ void store(const item &t) const
+    {
+        const int count = elems_left(t.at, n, V), first = 2 * count < V ? 2 * count : V;
+        const bool whole = fits && count == V;
+        vec<T, V> result[2]; /* y in the first; or dgate and dup */
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            const float gate = to_float(t.pairs[2 * j / V].x[2 * j % V]),
+                        up = to_float(t.pairs[2 * j / V].x[2 * j % V + 1]), g = gate > limit ? limit : gate,
+                        u = 1.0f + (up > limit    ? limit
+                                    : up < -limit ? -limit
+                                                  : up),
+                        value = act_value(act, g);
+            if (backward) {
+                const float d = to_float(t.dy.x[j]);
+                result[2 * j / V].x[2 * j % V] = from_float<T>(gate > limit ? 0.0f : d * u * act_slope(act, g));
+                result[2 * j / V].x[2 * j % V + 1] = from_float<T>(fabsf(up) > limit ? 0.0f : d * value);
+            } else {
+                result[0].x[j] = from_float<T>(value * u);
+            }
+        }
+        if (!backward) {
+            store_vec(out + t.at, result[0], count, whole);
+        } else {
+            store_vec(out + 2 * t.at, result[0], first, whole);
+            store_vec(out + 2 * t.at + V, result[1], 2 * count - first, whole);
+        }
+    }
+};
+
+template <class T, bool backward>
+static dt_err launch_clamped(dt_stream *s, dt_activation act, float limit, const void *gate_up, const void *dy,
+                             void *out, int64_t n)
+{
+    typedef clamped_glu<T, backward> op;
+    return launch_each(s,
+                       op{(const T *)gate_up, (const T *)dy, (T *)out, n, limit, act, vectors_fit(0, gate_up, dy, out)},
+                       ceil_div(n, op::V));
+}
+
 template <class T, dt_activation act, bool backward>
 static dt_err launch_glu(dt_stream *s, const void *gate_up, const void *dy, void *out, int64_t n_rows, int64_t width)
 {
@@ -126,20 +194,24 @@ static dt_err launch_glu(dt_stream *s, const void *gate_up, const void *dy, void
                        n_rows * per_row);
 }
 
-dt_err cuda_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                        int64_t width, dt_stream *stream)
+dt_err cuda_glu_forward(dt_device *dev, dt_activation act, float limit, const void *gate_up, void *y, dt_dtype dt,
+                        int64_t n_rows, int64_t width, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "glu_forward");
-    CUDA_BY_DTYPE(dt, T, "glu_forward",
-                  { CUDA_BY_ACT(act, A, return launch_glu<T, A, false>(s, gate_up, NULL, y, n_rows, width);); });
+    CUDA_BY_DTYPE(dt, T, "glu_forward", {
+        if (limit > 0) return launch_clamped<T, false>(s, act, limit, gate_up, NULL, y, n_rows * width);
+        CUDA_BY_ACT(act, A, return launch_glu<T, A, false>(s, gate_up, NULL, y, n_rows, width););
+    });
     return DT_OK;
 }
 
-dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
-                         dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
+dt_err cuda_glu_backward(dt_device *dev, dt_activation act, float limit, const void *gate_up, const void *dy,
+                         void *dgate_up, dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "glu_backward");
-    CUDA_BY_DTYPE(dt, T, "glu_backward",
-                  { CUDA_BY_ACT(act, A, return launch_glu<T, A, true>(s, gate_up, dy, dgate_up, n_rows, width);); });
+    CUDA_BY_DTYPE(dt, T, "glu_backward", {
+        if (limit > 0) return launch_clamped<T, true>(s, act, limit, gate_up, dy, dgate_up, n_rows * width);
+        CUDA_BY_ACT(act, A, return launch_glu<T, A, true>(s, gate_up, dy, dgate_up, n_rows, width););
+    });
     return DT_OK;
 }

@@ -7,47 +7,108 @@
 
 enum { ROUTE_WARPS = 4 };
 
-/* NaN sorts last. */
-__device__ inline float order_of(float p) { return p != p ? -1.0f : p; }
-
-/* The largest p after (value, last) in descending order, ties by number; -1: none. The same in every lane. */
-__device__ inline int next_largest(const float *p, int n, float value, int last)
-{
-    float best = -2.0f;
-    int at = n;
-    for (int e = threadIdx.x % WARP; e < n; e += WARP) {
-        const float x = order_of(p[e]);
-        const bool after = last < 0 || x < value || (x == value && e > last);
-        if (after && x > best) best = x, at = e;
+/* The values by which experts are chosen. NaN sorts last. used: the groups whose experts may be. */
+struct choice {
+    const float *p, *correction;
+    int size; /* of a group */
+    uint64_t used;
+    __device__ float operator()(int e) const
+    {
+        const float c = p[e] + (correction ? correction[e] : 0);
+        return c != c || !(used >> e / size & 1) ? -INFINITY : c;
     }
+};
+
+/* The first of the largest values after (value, last) in descending order, ties by number, among first, first + step
+ * .. below n; n: none. */
+template <class C>
+__device__ inline int largest_of(const C &c, int first, int n, int step, float value, int last, float *best)
+{
+    int at = n;
+    *best = -INFINITY;
+    for (int e = first; e < n; e += step) {
+        const float x = c(e);
+        const bool after = last < 0 || x < value || (x == value && e > last);
+        if (after && (at == n || x > *best)) *best = x, at = e;
+    }
+    return at;
+}
+
+/* The same of all experts, in every lane. */
+__device__ inline int next_largest(const choice &c, int n, float value, int last)
+{
+    float best;
+    const int at = largest_of(c, threadIdx.x % WARP, n, WARP, value, last, &best);
     const float most = warp_reduce(best, larger());
     return warp_reduce(best == most ? at : n, [](int a, int b) { return a < b ? a : b; });
 }
 
-/* A warp per token: softmax of its row of prob in place, then its k experts and their weights. A lane reads its own
- * elements only. */
-__global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *weight)
+/* The k_groups best groups, as bits, in every lane. value: shared [DT_MAX_GROUPS] of the warp. */
+__device__ inline uint64_t best_groups(const dt_routing &r, const choice &c, float *value)
 {
-    const int64_t t = blockIdx.x * (int64_t)ROUTE_WARPS + threadIdx.x / WARP;
+    uint64_t used = 0;
+    for (int g = threadIdx.x % WARP; g < r.n_groups; g += WARP) {
+        float sum = 0, before = 0;
+        for (int j = 0, last = -1; j < r.group_best; j++) {
+            last = largest_of(c, g * c.size, (g + 1) * c.size, 1, before, last, &before);
+            sum += before;
+        }
+        value[g] = sum;
+    }
+    __syncwarp();
+    for (int g = 0; g < r.n_groups; g++) {
+        int n_before = 0;
+        for (int o = 0; o < r.n_groups; o++) n_before += value[o] > value[g] || (value[o] == value[g] && o < g);
+        if (n_before < r.k_groups) used |= (uint64_t)1 << g;
+    }
+    return used;
+}
+
+/* Against a sum of 0 of sigmoids; lost in any other sum. */
+__device__ inline float first_of_sum(const dt_routing &r) { return r.sigmoid ? 1e-20f : 0; }
+__device__ inline float scale_of(const dt_routing &r) { return r.scale != 0 ? r.scale : 1; }
+
+/* p of a row in place; the sum is NaN if there was a NaN. A lane reads its own elements only. */
+__device__ inline float scores(const dt_routing &r, float *p)
+{
     const int lane = threadIdx.x % WARP, n = r.n_experts;
-    if (t >= r.n_tok) return;
-    float *p = prob + t * n;
-    float most = -INFINITY, sum = 0, chosen = 0, value = 0;
+    float most = -INFINITY, sum = 0;
+    if (r.sigmoid) {
+        for (int e = lane; e < n; e += WARP) sum += p[e] = 1 / (1 + expf(-p[e]));
+        return warp_sum(sum);
+    }
     for (int e = lane; e < n; e += WARP) most = larger()(most, p[e]);
     most = warp_reduce(most, larger());
     for (int e = lane; e < n; e += WARP) sum += p[e] = expf(p[e] - most);
     sum = warp_sum(sum);
     for (int e = lane; e < n; e += WARP) p[e] /= sum;
+    return sum;
+}
+
+/* A warp per token: scores of its row of prob in place, then its k experts and their weights. */
+__global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *weight)
+{
+    __shared__ float values[ROUTE_WARPS][DT_MAX_GROUPS];
+    const int64_t t = blockIdx.x * (int64_t)ROUTE_WARPS + threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, n = r.n_experts;
+    if (t >= r.n_tok) return;
+    float *p = prob + t * n;
+    float chosen = first_of_sum(r), value = 0;
+    const float sum = scores(r, p);
+    choice c = {p, r.correction, r.n_groups > 1 ? n / r.n_groups : n, ~(uint64_t)0};
     __syncwarp();
+    if (r.n_groups > 1) c.used = best_groups(r, c, values[threadIdx.x / WARP]);
     for (int j = 0, last = -1; j < r.k; j++) {
-        last = next_largest(p, n, value, last);
-        const float w = p[last];
-        value = order_of(w);
-        chosen += w;
-        if (lane == 0) expert[t * r.k + j] = last, weight[t * r.k + j] = w;
+        last = next_largest(c, n, value, last);
+        value = c(last);
+        chosen += p[last];
+        if (lane == 0) expert[t * r.k + j] = last, weight[t * r.k + j] = p[last];
     }
-    if (!r.normalise || lane > 0) return;
-    for (int j = 0; j < r.k; j++) weight[t * r.k + j] /= chosen;
+    if (lane > 0) return;
+    for (int j = 0; j < r.k; j++) {
+        const float w = weight[t * r.k + j];
+        weight[t * r.k + j] = sum != sum ? NAN : scale_of(r) * (r.normalise ? w / chosen : w);
+    }
 }
 
 dt_err cuda_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, dt_stream *stream)
@@ -60,8 +121,9 @@ dt_err cuda_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *exp
     return DT_OK;
 }
 
-/* A warp per token. With w_j = p_j / S: dp_j = (dw_j - sum_i w_i dw_i) / S; then dz_e = p_e (dp_e - sum_f p_f dp_f). dp
- * is dprob, plus dp_j for the k experts, which each lane looks up among them. */
+/* A warp per token. With w_j = s p_j / S: dp_j = s (dw_j - sum_i dw_i p_i / S) / S; then dz_e = p_e (dp_e - sum_f p_f
+ * dp_f), or of sigmoids p_e (1 - p_e) dp_e. dp is dprob, plus dp_j for the k experts, which each lane looks up among
+ * them. */
 template <class T>
 __global__ void route_backward_kernel(dt_routing r, const float *prob, const int32_t *expert, const float *dweight,
                                       const float *dprob, T *dlogits)
@@ -71,18 +133,19 @@ __global__ void route_backward_kernel(dt_routing r, const float *prob, const int
     if (t >= r.n_tok) return;
     const float *p = prob + t * n, *dw = dweight + t * r.k;
     const int32_t *chosen = expert + t * r.k;
-    float sum = 0, mean = 0, all = 0;
+    float sum = first_of_sum(r), mean = 0, all = 0;
     for (int j = 0; j < r.k; j++) sum += p[chosen[j]], mean += p[chosen[j]] * dw[j];
-    const float scale = r.normalise ? 1 / sum : 1, shift = r.normalise ? mean / sum : 0;
+    const float scale = scale_of(r) / (r.normalise ? sum : 1), shift = r.normalise ? mean / sum : 0;
     const auto gradient = [&](int e) {
         float d = dprob ? dprob[e] : 0;
         for (int j = 0; j < r.k; j++)
             if (chosen[j] == e) d += (dw[j] - shift) * scale;
         return d;
     };
-    for (int e = lane; e < n; e += WARP) all += p[e] * gradient(e);
+    for (int e = lane; e < n && !r.sigmoid; e += WARP) all += p[e] * gradient(e);
     all = warp_sum(all);
-    for (int e = lane; e < n; e += WARP) dlogits[t * n + e] = from_float<T>(p[e] * (gradient(e) - all));
+    for (int e = lane; e < n; e += WARP)
+        dlogits[t * n + e] = from_float<T>(p[e] * (r.sigmoid ? (1 - p[e]) * gradient(e) : gradient(e) - all));
 }
 
 dt_err cuda_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
@@ -297,4 +360,102 @@ dt_err cuda_row_gate_backward(dt_device *dev, const float *gate, const void *x, 
                               int64_t width, dt_dtype dt, dt_stream *stream)
 {
     return row_gate(dev, stream, "row_gate_backward", gate, x, dx, dgate, n_rows, width, dt);
+}
+
+/* ---- biases ------------------------------------------------------------------------------------------------------ */
+
+enum { BIAS_WARPS = 8, BIAS_ROWS = 32 /* of a warp, summed separately before they are added to its total */ };
+
+/* dbias: a block has 32 vectors of columns of one group. Each warp sums every BIAS_WARPS-th row, with a vector per lane.
+ * The block then adds the warps' sums in order. */
+template <class T, class G>
+__global__ void __launch_bounds__(BIAS_WARPS *WARP)
+    group_sums_kernel(const T *dy, const int32_t *start, const int32_t *assignment, const float *weight, G *dbias,
+                      bool accumulate, int64_t width, bool fits)
+{
+    constexpr int V = vector_elems<T>, COLUMNS = WARP * V;
+    __shared__ float sums[BIAS_WARPS][COLUMNS];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, last = start[blockIdx.y + 1];
+    const int64_t first_column = blockIdx.x * (int64_t)COLUMNS, column = first_column + lane * V;
+    const int count = elems_left(column, width, V);
+    const bool whole = fits && count == V;
+    float sum[V] = {};
+    for (int first = start[blockIdx.y] + warp; first < last; first += BIAS_WARPS * BIAS_ROWS) {
+        float part[V] = {};
+        for (int i = 0, r = first; i < BIAS_ROWS && r < last; i++, r += BIAS_WARPS) {
+            const float w = weight ? weight[assignment[r]] : 1.0f;
+            const vec<T, V> x = load_vec<V>(dy + r * width + column, count, whole);
+#pragma unroll
+            for (int j = 0; j < V; j++) part[j] = fmaf(w, to_float(x.x[j]), part[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += part[j];
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) sums[warp][lane * V + j] = sum[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < COLUMNS && first_column + c < width; c += BIAS_WARPS * WARP) {
+        G *to = dbias + blockIdx.y * width + first_column + c;
+        float total = accumulate ? to_float(*to) : 0.0f;
+        for (int w = 0; w < BIAS_WARPS; w++) total += sums[w][c];
+        *to = from_float<G>(total);
+    }
+}
+
+/* The group of row r: the last one that begins at or before it. */
+__device__ inline int64_t group_of_row(const int32_t *start, int64_t n_groups, int64_t r)
+{
+    int64_t low = 0, high = n_groups - 1;
+    while (low < high) {
+        const int64_t at = (low + high + 1) / 2;
+        if (start[at] <= r)
+            low = at;
+        else
+            high = at - 1;
+    }
+    return low;
+}
+
+/* dweight: a warp per row. */
+template <class T>
+__global__ void bias_weights_kernel(const T *dy, const int32_t *start, const int32_t *assignment, const T *bias,
+                                    float *dweight, int64_t n_rows, int64_t n_groups, int64_t width, bool fits)
+{
+    constexpr int V = vector_elems<T>;
+    const int64_t r = blockIdx.x * (int64_t)WEIGH_WARPS + threadIdx.x / WARP;
+    if (r >= n_rows) return;
+    const T *row = dy + r * width, *own = bias + group_of_row(start, n_groups, r) * width;
+    float sum = 0;
+    for (int64_t c = threadIdx.x % WARP * V; c < width; c += WARP * V) {
+        const int count = elems_left(c, width, V);
+        const bool whole = fits && count == V;
+        const vec<T, V> a = load_vec<V>(row + c, count, whole), b = load_vec<V>(own + c, count, whole);
+#pragma unroll
+        for (int e = 0; e < V; e++) sum = fmaf(to_float(a.x[e]), to_float(b.x[e]), sum);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0) dweight[assignment[r]] += sum;
+}
+
+dt_err cuda_group_bias_backward(dt_device *dev, const void *dy, const int32_t *start, const int32_t *assignment,
+                                const float *weight, const void *bias, float *dweight, void *dbias, dt_dtype gt,
+                                bool accumulate, int64_t n_rows, int64_t n_groups, int64_t width, dt_dtype dt,
+                                dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "group_bias_backward");
+    if (n_groups == 0 || width == 0) return DT_OK;
+    CUDA_BY_DTYPE(dt, T, "group_bias_backward", {
+        const bool fits = vectors_fit((size_t)width * sizeof(T), dy, bias);
+        const dim3 grid((unsigned)ceil_div(width, WARP * vector_elems<T>), (unsigned)n_groups);
+        if (dbias)
+            CUDA_BY_DTYPE(gt, G, "group_bias_backward", {
+                launch(s, grid, BIAS_WARPS * WARP, 0, group_sums_kernel<T, G>, (const T *)dy, start, assignment, weight,
+                       (G *)dbias, accumulate, width, fits);
+            });
+        if (weight && n_rows > 0)
+            launch(s, (unsigned)ceil_div(n_rows, WEIGH_WARPS), WEIGH_WARPS * WARP, 0, bias_weights_kernel<T>,
+                   (const T *)dy, start, assignment, (const T *)bias, dweight, n_rows, n_groups, width, fits);
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
 }

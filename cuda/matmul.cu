@@ -70,7 +70,8 @@ static matmul describe(const dt_matmul *mm, const void *a, const void *b, void *
     p.n_groups = mm->n_groups, p.group_start = mm->group_start, p.group_stride = mm->group_stride;
     p.epilogue = mm->epilogue, p.act = mm->act, p.aux = mm->aux, p.ld_aux = mm->ld_aux;
     p.vectors = rows_fit(c, p.ldc, mm->c_dtype) && rows_fit(p.d, p.ldd, p.d_float ? DT_F32 : mm->dt) &&
-                rows_fit(p.bias, 0, mm->dt) && (!mm->trans_a || rows_fit(c, mm->group_stride, mm->c_dtype)) &&
+                rows_fit(p.bias, mm->n_groups > 1 ? mm->n : 0, mm->dt) &&
+                (!mm->trans_a || rows_fit(c, mm->group_stride, mm->c_dtype)) &&
                 (p.epilogue == DT_EPILOGUE_NONE || rows_fit(p.aux, p.ld_aux, mm->dt));
     return p;
 }
@@ -368,6 +369,7 @@ static dt_err stored_group(dt_device *dev, const task &t, int g, dt_stream *s)
     for (int64_t j = 0; j < mm->n; j += most) {
         const int64_t n = mm->n - j < most ? mm->n - j : most;
         task panel = block_of(t, 0, mm->m, j, n);
+        panel.mm.bias = element(mm->bias, mm->dt, g * mm->n + j);
         panel.b = (char *)s->workspace + DT_GPU_WORKSPACE_NBYTES / 2;
         panel.mm.b_scaled = {};
         panel.mm.ldb = tb ? mm->k : n;

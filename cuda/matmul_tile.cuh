@@ -109,6 +109,7 @@ template <class T, class S, bool TA> __device__ inline bool enter_group(matmul &
     } else {
         p.m = n;
         p.b = moved(p.b, own, sizeof(T));
+        p.bias = moved(p.bias, g * p.n, sizeof(T));
         p.c = moved(p.c, first * p.ldc, c_size);
         p.d = moved(p.d, first * p.ldd, d_size);
         p.aux = moved(p.aux, first * p.ld_aux, sizeof(T));

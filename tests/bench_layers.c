@@ -91,12 +91,12 @@ static dt_err run_heads_backward(bench *b, const void *what)
     return b->ops->heads_backward(&b->dev, &h, l->wide, l->rstd, l->rstd, l->half_wide, k_in(l, l->half_wide), l->table,
                                   l->table, DT_F32, true, l->scratch, NULL);
 }
-OP(silu, act_forward(&b->dev, DT_ACT_SILU, l->wide, l->half_wide, DT_BF16, T *F, NULL))
+OP(silu, act_forward(&b->dev, DT_ACT_SILU, 0, l->wide, l->half_wide, DT_BF16, T *F, NULL))
 OP(gelu, act_forward(&b->dev, DT_ACT_GELU, l->wide, l->half_wide, DT_BF16, T *F, NULL))
 OP(gelu_tanh_backward,
    act_backward(&b->dev, DT_ACT_GELU_TANH, l->wide, l->half_wide, l->half_wide, DT_BF16, T *F, NULL))
-OP(swiglu, glu_forward(&b->dev, DT_ACT_SILU, l->wide, l->half_wide, DT_BF16, T, F, NULL))
-OP(swiglu_backward, glu_backward(&b->dev, DT_ACT_SILU, l->wide, l->half_wide, l->wide, DT_BF16, T, F, NULL))
+OP(swiglu, glu_forward(&b->dev, DT_ACT_SILU, 0, l->wide, l->half_wide, DT_BF16, T, F, NULL))
+OP(swiglu_backward, glu_backward(&b->dev, DT_ACT_SILU, 0, l->wide, l->half_wide, l->wide, DT_BF16, T, F, NULL))
 OP(dropout, dropout(&b->dev, l->x, l->z, l->y, 0.1f, 7, l->key, T, C, DT_BF16, NULL))
 OP(bias_backward, bias_backward(&b->dev, l->half_wide, T, F, F, DT_BF16, l->table, DT_F32, true, NULL))
 OP(gather, gather_rows(&b->dev, l->x, l->order, l->y, T, C, DT_BF16, NULL))

@@ -12,6 +12,7 @@ import sys
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
@@ -84,6 +85,29 @@ def multimodal(case):
     return model, {**model.state_dict(), "mtp.fc.weight": torch.zeros(3, 5)}
 
 
+def packed(case, root, name):
+    """Experts in MXFP4 as in OpenAI's files, with drawn codes and scales, and what transformers makes of them in bf16."""
+    config = dict(CASES[case], hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_experts_per_tok=2)
+    model = build(config, torch.bfloat16)
+    path, draw, state = save(model, root, name), torch.Generator().manual_seed(1), {}
+    for key, p in model.state_dict().items():
+        state[key] = p.contiguous()
+        if key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            shape = (p.shape[0], p.shape[2], p.shape[1] // 32)
+            del state[key]
+            state[key + "_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=draw)
+            state[key + "_scales"] = torch.randint(115, 127, shape, dtype=torch.uint8, generator=draw)
+    save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    config = os.path.join(path, "config.json")
+    with open(config) as f:
+        values = json.load(f)
+    values["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"])
+    with open(config, "w") as f:
+        json.dump(values, f, indent=2, sort_keys=True)
+        f.write("\n")
+    save(transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto"), root, name + "_decoded")
+
+
 def main():
     torch.set_num_threads(1)
     root = sys.argv[1]
@@ -95,6 +119,14 @@ def main():
             save(model, root, name + "_vl", state_dict=state, **FUSED)
         if name == "mixtral":
             save(build(CASES[name], torch.float32), root, "mixtral_fused", **FUSED)
+        if name == "deepseek_v3_plain":  # with a layer of multi-token prediction, which transformers drops
+            model = build(CASES[name], torch.float32)
+            mtp = {f"model.layers.2.{part}.weight": torch.zeros(3, 2) for part in ("eh_proj", "enorm", "mlp.gate")}
+            save(model, root, name, state_dict={**model.state_dict(), **mtp})
+            model, loss = rounded(name, torch.bfloat16)
+            write_expected(save(model, root, "deepseek_v3_bf16"), name, loss)
+    if "gpt_oss" in (sys.argv[2:] or CASES):
+        packed("gpt_oss_all", root, "gpt_oss_mxfp4")
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

@@ -100,19 +100,44 @@ CASES = {
     # every token uses every expert
     "mixtral_all": dict(RMS, model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0, num_local_experts=3,
                         num_experts_per_tok=3),
+    # clamped gates and ups; more positions than the original context
+    "gpt_oss": dict(RMS, model_type="gpt_oss", num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_local_experts=5,
+                    num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.3, tie_word_embeddings=True,
+                    rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False)),
+    # defaults, every token uses every expert, the load-balancing loss
+    "gpt_oss_all": dict(RMS, model_type="gpt_oss", num_attention_heads=4, num_key_value_heads=4, head_dim=6, num_local_experts=3,
+                        num_experts_per_tok=3, attention_bias=False, output_router_logits=True, router_aux_loss_coef=0.25),
     "qwen3_5": dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"]),
     # texts above and below a chunk of 64 tokens; as many key heads as value heads
     "qwen3_5_long": dict(QWEN35, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=3,
                          linear_num_value_heads=3, linear_key_head_dim=17, linear_value_head_dim=6, tie_word_embeddings=True),
     "qwen3_5_moe": dict(QWEN35, model_type="qwen3_5_moe_text", num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
                         num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
+    "deepseek_v3": dict(RMS, model_type="deepseek_v3", num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=9, kv_lora_rank=7,
+                        qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=6, first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3,
+                        n_group=4, topk_group=2, moe_intermediate_size=10, n_shared_experts=2, routed_scaling_factor=1.7, attention_bias=True,
+                        rope_parameters=dict(rope_type="yarn", factor=4.0, rope_theta=10000.0, original_max_position_embeddings=16, beta_fast=32.0,
+                                             beta_slow=1.0, mscale=0.7, mscale_all_dim=1.1)),
+    # as Moonlight: queries are not compressed, one group of experts; values are wider than keys
+    "deepseek_v3_plain": dict(RMS, model_type="deepseek_v3", num_attention_heads=2, num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=11,
+                              qk_nope_head_dim=4, qk_rope_head_dim=6, v_head_dim=13, first_k_dense_replace=0, n_routed_experts=7, num_experts_per_tok=2,
+                              n_group=1, topk_group=1, moe_intermediate_size=9, n_shared_experts=1, norm_topk_prob=False, routed_scaling_factor=0.8,
+                              rope_interleave=False, rope_theta=50000.0, tie_word_embeddings=True),
+    "deepseek_v2": dict(RMS, model_type="deepseek_v2", num_attention_heads=4, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=6,
+                        qk_rope_head_dim=2, v_head_dim=5, first_k_dense_replace=1, n_routed_experts=9, num_experts_per_tok=3,
+                        topk_method="group_limited_greedy", n_group=3, topk_group=2, moe_intermediate_size=11, n_shared_experts=1,
+                        routed_scaling_factor=3.0, rope_theta=10000.0),
+    "glm4_moe": dict(RMS, model_type="glm4_moe", num_attention_heads=6, num_key_value_heads=2, head_dim=12, attention_bias=True, use_qk_norm=True,
+                     first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=9,
+                     n_shared_experts=1, routed_scaling_factor=1.3, rope_theta=10000.0),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
                ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
-               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
-               qwen3_5_moe_text="Qwen3_5MoeForCausalLM")
+               gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", gpt_oss="GptOssForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
+               qwen3_5_moe_text="Qwen3_5MoeForCausalLM",
+               deepseek_v2="DeepseekV2ForCausalLM", deepseek_v3="DeepseekV3ForCausalLM", glm4_moe="Glm4MoeForCausalLM")
 
 
 def numbers(name, n):
@@ -138,7 +163,9 @@ def stored(name, tensor, config):
         return [(name, tensor)]
     parts = []
     for e in range(tensor.shape[0]):
-        if last == "gate_up_proj":
+        if config["model_type"] == "gpt_oss":
+            parts.append((f"{base}.{e}.{last.removesuffix('_bias')}.{'bias' if last.endswith('_bias') else 'weight'}", tensor[e]))
+        elif last == "gate_up_proj":
             half = tensor.shape[1] // 2
             parts.append((f"{base}.{e}.{words[0]}.weight", tensor[e, :half]))
             parts.append((f"{base}.{e}.{words[1]}.weight", tensor[e, half:]))
@@ -168,7 +195,11 @@ def build(config, dtype):
         for name, p in model.named_parameters():
             for part, q in stored(name, p, config):
                 q.copy_(weight(part, tuple(q.shape)))
-    return model.to(dtype).train()
+    model.to(dtype)
+    for name, m in model.named_modules():
+        if hasattr(m, "e_score_correction_bias"):  # fp32 in every model
+            m.e_score_correction_bias = weight(name + ".e_score_correction_bias", tuple(m.e_score_correction_bias.shape))
+    return model.train()
 
 
 def forget_length(model):
@@ -204,10 +235,10 @@ def loss_of(model, data):
 
 
 def groups(params):
-    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding and A_log do."""
-    named = ("class_embedding", "A_log")
-    decays = [p for n, p in params if p.dim() > 1 or n.endswith(named)]
-    others = [p for n, p in params if p.dim() <= 1 and not n.endswith(named)]
+    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding, A_log and sinks do."""
+    does = lambda n, p: (p.dim() > 1 and not n.endswith("_bias")) or n.endswith(("class_embedding", "A_log", "sinks"))
+    decays = [p for n, p in params if does(n, p)]
+    others = [p for n, p in params if not does(n, p)]
     return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]
 
 

@@ -2,7 +2,7 @@
  * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
  * positions (SmolLM3), weights of norms minus 1 and soft-capping (Gemma 2), two rotary tables (Gemma 3), rules of their
  * own for layers without a window (OLMo 3), whole tensors and longrope (Phi-3), neighbours and four norms (GLM-4),
- * queries that grow (Ministral 3). */
+ * queries that grow (Ministral 3), latent attention (DeepSeek-V3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
@@ -56,5 +56,13 @@ static const char MINISTRAL3[] =
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
     "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 5, "
     "\"llama_4_scaling_beta\": 0.5}}";
+/* every token uses every expert */
+static const char DEEPSEEK[] =
+    "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 3, \"num_key_value_heads\": 3, \"q_lora_rank\": 9, "
+    "\"kv_lora_rank\": 7, \"qk_nope_head_dim\": 5, \"qk_rope_head_dim\": 4, \"v_head_dim\": 6, "
+    "\"first_k_dense_replace\": 1, \"n_routed_experts\": 4, \"num_experts_per_tok\": 4, \"n_group\": 2, "
+    "\"topk_group\": 2, \"moe_intermediate_size\": 10, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+    "\"original_max_position_embeddings\": 16, \"mscale\": 1, \"mscale_all_dim\": 1}}";
 
 #endif

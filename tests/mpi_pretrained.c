@@ -39,9 +39,9 @@ IN_DIR(every_family_loads_at_every_stage)
     static const struct {
         const char *name;
         dt_st_type type;
-    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},  {"mistral_bf16", DT_ST_BF16},
-                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32}, {"qwen3_5_moe_vl", DT_ST_F32},
-                {"mixtral_fused", DT_ST_F32}};
+    } more[] = {{"llama_sharded", DT_ST_F32}, {"gpt2_bare", DT_ST_F32},        {"mistral_bf16", DT_ST_BF16},
+                {"qwen3_f16", DT_ST_F16},     {"qwen3_5_vl", DT_ST_F32},       {"qwen3_5_moe_vl", DT_ST_F32},
+                {"mixtral_fused", DT_ST_F32}, {"deepseek_v3_bf16", DT_ST_BF16}};
     enum { N_MORE = sizeof more / sizeof more[0] };
     fixture *f = *state;
     char path[PATH_MAX];
@@ -210,6 +210,11 @@ static bool fill_in(const dt_st_layout *l, const char *dir, const dt_safetensors
     return ok;
 }
 
+static dt_st_entry entry_of(const char *name, int n_dims, const int64_t *shape)
+{
+    return (dt_st_entry){.name = name, .n_dims = n_dims, .shape = shape};
+}
+
 static bool alter(const fixture *f, const void *what)
 {
     const alteration *a = what;
@@ -227,7 +232,7 @@ static bool alter(const fixture *f, const void *what)
         const bool chosen = a->tensor && strcmp(s.tensors[i].name, a->tensor) == 0;
         if (chosen && a->drop) continue;
         source[n] = i;
-        e[n++] = (dt_st_entry){s.tensors[i].name, s.tensors[i].n_dims, s.tensors[i].shape};
+        e[n++] = entry_of(s.tensors[i].name, s.tensors[i].n_dims, s.tensors[i].shape);
         if (chosen && a->reshape) {
             flat = s.tensors[i].n_elems;
             e[n - 1].n_dims = 1;
@@ -237,8 +242,7 @@ static bool alter(const fixture *f, const void *what)
     const dt_st_tensor *twin = a->tensor ? dt_safetensors_find(&s, a->tensor) : NULL;
     if (a->add) {
         source[n] = a->add_shape ? -1 : (int)(twin - s.tensors);
-        e[n++] =
-            a->add_shape ? (dt_st_entry){a->add, 1, &a->add_shape} : (dt_st_entry){a->add, twin->n_dims, twin->shape};
+        e[n++] = a->add_shape ? entry_of(a->add, 1, &a->add_shape) : entry_of(a->add, twin->n_dims, twin->shape);
     }
     bool ok = dt_st_layout_make(&l, "model", e, n, DT_ST_F32, DT_ST_SHARD_SIZE) == DT_OK;
     ok = ok && dt_st_layout_create(&l, f->dir) == DT_OK && fill_in(&l, f->dir, &s, source, a->differ) &&
@@ -270,6 +274,12 @@ IN_DIR(what_does_not_fit_the_model_is_refused_by_name)
          "`model.layers.1.block_sparse_moe.experts.0.w2.weight` is missing"},
         {"mixtral_fused", NULL, "model.layers.0.block_sparse_moe.experts.0.w1.weight", 5, false, false, false,
          "`model.layers.0.block_sparse_moe.experts.0.w1.weight`: expected the shape [28, 20]"},
+        {"gpt_oss", "model.layers.1.mlp.experts.gate_up_proj_bias", NULL, 0, false, true, false,
+         "`model.layers.1.mlp.experts.gate_up_proj_bias`: expected the shape [5, 56] of this model, found [280]"},
+        {"gpt_oss", "model.layers.1.mlp.experts.down_proj", NULL, 0, true, false, false,
+         "`model.layers.1.mlp.experts.down_proj` is missing"},
+        {"gpt_oss", "model.layers.0.self_attn.sinks", NULL, 0, true, false, false,
+         "`model.layers.0.self_attn.sinks` is missing"},
         {"gpt2", NULL, "h.0.attn.bias", 9, false, false, false, NULL},
         {"gpt2", NULL, "transformer.h.1.attn.masked_bias", 1, false, false, false, NULL},
         {"gpt2", wte, "wte.weight", 0, false, false, false, "`wte.weight`: this model has no such tensor"},
@@ -289,6 +299,39 @@ IN_DIR(what_does_not_fit_the_model_is_refused_by_name)
         /* --check finds it, too */
         const dt_err checked = f->comm.rank == 0 ? dt_pretrained_verify(&f->from, f->units, f->n_units, NULL) : err;
         assert_all(f->mpi, checked == err);
+        dt_error_clear();
+    }
+}
+
+/* An edit of the header that does not change its length. */
+static bool edit_header(const fixture *f, const void *edit)
+{
+    char from[PATH_MAX];
+    fixture_path("gpt_oss_mxfp4", from);
+    return shell("rm -rf '%s'/*", f->dir, "") && shell("cp '%s'/* '%s'", from, f->dir) &&
+           shell("LC_ALL=C sed -i '%s' '%s/model.safetensors'", edit, f->dir);
+}
+
+IN_DIR(packed_experts_that_do_not_fit_are_refused_by_name)
+{
+    static const char *const all[][2] = {
+        {"s/down_proj_scales/down_proj_scalez/", "`model.layers.0.mlp.experts.down_proj_scales` is missing"},
+        {"s/down_proj_blocks/down_proj_blockz/", "`model.layers.0.mlp.experts.down_proj_blocks` is missing"},
+        {"s/gate_up_proj_blocks/gate_up_proj_blockz/;s/gate_up_proj_scales/gate_up_proj_scalez/",
+         "`model.layers.0.mlp.experts.gate_up_proj` is missing"},
+        {"s/\\[3,128,1,16\\]/[3,128,16,1]/",
+         "`model.layers.0.mlp.experts.gate_up_proj_blocks`: expected the shape [3, 128, 1, 16] of this model, found "
+         "[3, 128, 16, 1]"},
+        {"s/\\[3,32,2\\]/[3,2,32]/", "`model.layers.0.mlp.experts.down_proj_scales`: expected the shape [3, 32, 2]"},
+        {"0,/\"U8\"/s//\"I8\"/", ": expected U8, found I8"},
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        assert_all(f->mpi, on_first(f, edit_header, all[i][0]));
+        const dt_err err = open_model(f, f->dir, (int)i % 4, DT_F32, false);
+        const bool speaks = err == DT_OK || dt_comm_prints_error(&f->comm);
+        if (speaks && !strstr(dt_error_message(), all[i][1])) print_error("edit %zu: %s\n", i, dt_error_message());
+        assert_all(f->mpi, err == DT_ERR_DATA && (!speaks || strstr(dt_error_message(), all[i][1])));
         dt_error_clear();
     }
 }

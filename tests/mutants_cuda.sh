@@ -129,6 +129,7 @@ tests_of() { # FILE
     */optimizer*) echo "cudasim_races:test_device_optimizer" ;;
     */tokens*) echo "cudasim:test_device_tokens cudasim_races:test_device_tokens" ;;
     */patches*) echo "cudasim:test_device_patches cudasim_races:test_device_patches" ;;
+    */latent*) echo "cudasim:test_device_latent cudasim_races:test_device_latent" ;;
     */heads*) echo "cudasim:test_device_heads cudasim_races:test_device_heads" ;;
     */matmul_stored* | */stored*) echo "cudasim:test_device_scaled cudasim_races:test_device_scaled" ;;
     */matmul*) echo "cudasim:test_device_epilogue cudasim_races:test_device_epilogue cudasim:test_device_matmul" ;;

@@ -57,14 +57,15 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
 static inline bool weights_are(fixture *f, dt_st_type file_type)
 {
     const dt_slice *p = dt_zero_slices(f->z);
-    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(f->z, DT_STATE_PARAM, dt_zero_slices(f->z)));
     for (int k = 0; k < dt_zero_n_slices(f->z); k++)
         for (int64_t i = 0; i < p[k].n; i++) {
             const dt_tensor *t = dt_zero_tensor(f->z, &p[k]);
+            const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(f->z, DT_STATE_PARAM, &p[k])),
+                             in_file = t->part == DT_EXACT ? DT_ST_F32 : file_type;
             const float exact = (float)ref_weight(t, p[k].first + i);
             uint32_t stored = 0, want = 0, found = 0;
-            dt_st_convert(&exact, DT_ST_F32, &stored, file_type, 1);
-            dt_st_convert(&stored, file_type, &want, kept, 1);
+            dt_st_convert(&exact, DT_ST_F32, &stored, in_file, 1);
+            dt_st_convert(&stored, in_file, &want, kept, 1);
             if (dt_zero_state_read(f->z, DT_STATE_PARAM, &p[k], i, 1, &found) != DT_OK) return false;
             if (want == found) continue;
             print_error("%s: element %lld: %08x, expected %08x\n", t->name, (long long)(p[k].first + i), found, want);

@@ -52,14 +52,34 @@ double ref_grad(ref_model *r, int unit, int64_t i)
 
 int64_t ref_at(const ref_model *r, int unit, const dt_tensor *t)
 {
-    return t->offset + (t->part == DT_FROZEN ? r->units[unit].flat_len[DT_TRAINED] : 0);
+    const int64_t *len = r->units[unit].flat_len;
+    return t->offset + (t->part > DT_TRAINED ? len[DT_TRAINED] : 0) + (t->part > DT_FROZEN ? len[DT_FROZEN] : 0);
 }
 
-double ref_param(const ref_model *r, int unit, int64_t i) { return get(r->host_params[unit], r->opt.dtype, i); }
+/* Elements of the parts before DT_EXACT, and the byte at which that part begins. */
+static int64_t n_before_exact(const ref_model *r, int unit)
+{
+    return r->units[unit].flat_len[DT_TRAINED] + r->units[unit].flat_len[DT_FROZEN];
+}
+static size_t at_exact(const ref_model *r, int unit)
+{
+    return ((size_t)n_before_exact(r, unit) * dt_dtype_size(r->opt.dtype) + 63) / 64 * 64;
+}
+
+double ref_param(const ref_model *r, int unit, int64_t i)
+{
+    const int64_t n = n_before_exact(r, unit);
+    if (i < n) return get(r->host_params[unit], r->opt.dtype, i);
+    return get((char *)r->host_params[unit] + at_exact(r, unit), DT_F32, i - n);
+}
 
 void ref_set_param(ref_model *r, int unit, int64_t i, double value)
 {
-    put(r->host_params[unit], r->opt.dtype, i, value);
+    const int64_t n = n_before_exact(r, unit);
+    if (i < n)
+        put(r->host_params[unit], r->opt.dtype, i, value);
+    else
+        put((char *)r->host_params[unit] + at_exact(r, unit), DT_F32, i - n, value);
     r->params_changed[unit] = true;
 }
 
@@ -83,8 +103,9 @@ static dt_err params_acquire(void *self, int unit, dt_param_view *view)
     char *base = r->params[unit].ptr;
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = r->units[unit].flat_len[p];
+        if (p == DT_EXACT) base = (char *)r->params[unit].ptr + at_exact(r, unit);
         view->part[p].data = len > 0 ? base : NULL;
-        view->part[p].dtype = r->opt.dtype;
+        view->part[p].dtype = p == DT_EXACT ? DT_F32 : r->opt.dtype;
         base += (size_t)len * dt_dtype_size(r->opt.dtype);
     }
     return DT_OK;
@@ -161,11 +182,11 @@ static dt_err alloc_units(ref_model *r)
              DT_ERR_MEMORY, "no memory");
     for (int u = 0; u < r->n_units; u++) {
         const size_t n_grads = (size_t)r->units[u].flat_len[DT_TRAINED],
-                     len = n_grads + (size_t)r->units[u].flat_len[DT_FROZEN];
-        r->host_params[u] = calloc(len, sizeof(float));
+                     nbytes = at_exact(r, u) + (size_t)r->units[u].flat_len[DT_EXACT] * sizeof(float);
+        r->host_params[u] = calloc(nbytes, 1);
         r->host_grads[u] = calloc(n_grads + 1, sizeof(float));
         DT_CHECK(r->host_params[u] && r->host_grads[u], DT_ERR_MEMORY, "no memory");
-        DT_TRY(dt_buf_alloc(&r->params[u], &r->dev, DT_ON_DEVICE, len * dt_dtype_size(r->opt.dtype), DT_MEM_PARAMS));
+        DT_TRY(dt_buf_alloc(&r->params[u], &r->dev, DT_ON_DEVICE, nbytes, DT_MEM_PARAMS));
         DT_TRY(dt_buf_alloc(&r->grads[u], &r->dev, DT_ON_DEVICE, n_grads * dt_dtype_size(r->opt.grad_dtype),
                             DT_MEM_GRADS));
     }

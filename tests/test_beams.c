@@ -410,6 +410,7 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
                                .vocab_size = r->mc.vocab_size,
                                .n_slots = groups * bo.n_beams,
                                .n_prompts = groups,
+                               .recompute_at = dt_model_recompute_length(&r->mc, MAX_LEN),
                                .max_tok = 20,
                                .ledger = &r->ledger};
     const json_t *penalty = json_object_get(how, "repetition_penalty");
@@ -497,11 +498,39 @@ static void check_fixture(const char *name)
 
 TEST(transformers_finds_the_same)
 {
-    static const char *const names[] = {
-        "gpt2",     "gpt2_variant", "llama",     "llama_linear", "llama_dynamic", "mistral",        "qwen2",
-        "qwen3",    "olmo2",        "granite",   "smollm3",      "gemma2",        "gemma3_text",    "olmo3",
-        "seed_oss", "phi3_partial", "glm",       "glm4",         "qwen3_moe",     "qwen3_moe_many", "mixtral",
-        "qwen3_5",  "qwen3_5_long", "internlm3", "ministral3",   "phi3",          "qwen2_moe",      "qwen3_5_moe"};
+    static const char *const names[] = {"gpt2",
+                                        "gpt2_variant",
+                                        "llama",
+                                        "llama_linear",
+                                        "llama_dynamic",
+                                        "mistral",
+                                        "qwen2",
+                                        "qwen3",
+                                        "olmo2",
+                                        "granite",
+                                        "smollm3",
+                                        "gemma2",
+                                        "gemma3_text",
+                                        "olmo3",
+                                        "seed_oss",
+                                        "phi3_partial",
+                                        "glm",
+                                        "glm4",
+                                        "qwen3_moe",
+                                        "qwen3_moe_many",
+                                        "mixtral",
+                                        "deepseek_v3",
+                                        "deepseek_v3_plain",
+                                        "deepseek_v2",
+                                        "glm4_moe",
+                                        "qwen3_5",
+                                        "qwen3_5_long",
+                                        "internlm3",
+                                        "ministral3",
+                                        "phi3",
+                                        "qwen2_moe",
+                                        "qwen3_5_moe",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) check_fixture(names[i]);
 }
 

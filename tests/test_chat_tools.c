@@ -247,6 +247,53 @@ TEST(calls_that_a_template_leaves_out_are_refused)
     dt_chat_close(c);
 }
 
+static void refuses(const dt_chat *c, const char *messages, const char *why)
+{
+    dt_messages m = {0};
+    json_t *list = json_loads(messages, 0, NULL);
+    dt_error_clear();
+    dt_err err = dt_messages_parse(&m, list, "messages", "role", "content");
+    for (int i = 0; i < m.n; i++) m.item[i].learn = m.item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
+    if (err == DT_OK) err = render(c, m.item, m.n, 0);
+    assert_int_equal(err, DT_ERR_DATA);
+    says(why);
+    dt_error_clear();
+    dt_messages_free(&m);
+    json_decref(list);
+}
+
+/* Here in conversations that are longer than those with which templates are tested. */
+TEST(a_template_that_writes_messages_in_another_order_is_refused)
+{
+    dt_chat *c;
+    open_with(&c, "{% set all = messages | reverse | list if messages | length > 4 else messages %}{% for m in all %}"
+                  "<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }} "
+                  "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    refuses(c,
+            "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, "
+            "{\"role\": \"tool\", \"content\": \"12\"}, {\"role\": \"assistant\", \"content\": \"x\"}, " Q
+            "{\"role\": \"assistant\", \"content\": \"y\"}]",
+            "writes messages in another order");
+    dt_chat_close(c);
+}
+
+TEST(calls_have_a_name_and_an_object_or_a_text)
+{
+    dt_chat *c;
+    open_with(&c, hermes);
+    static const char *const wrong[] = {"1", "[1]", "true"};
+    for (size_t i = 0; i < 3; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": %s}]}]", wrong[i]);
+        refuses(c, text, "message 1: tool_calls: expected {\"function\": {\"name\": TEXT, \"arguments\": {...}}}");
+    }
+    writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"\"}]}]}",
+           ASKED "{<c>{\"name\": \"\", \"arguments\": {}}</c><|im_end|>}\n");
+    dt_chat_close(c);
+}
+
 /* Lists of parts are passed as they are to a template that takes them. */
 TEST(parts_keep_their_order)
 {

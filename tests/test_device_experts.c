@@ -9,9 +9,24 @@ enum { N_TYPES = sizeof types / sizeof types[0] };
 
 /* ---- routing ----------------------------------------------------------------------------------------------------- */
 
-static const dt_routing routings[] = {{1, 1, 1, true},  {5, 3, 3, false}, {70, 33, 1, true},  {64, 8, 2, true},
-                                      {19, 7, 3, true}, {130, 128, 8, 1}, {33, 260, 5, false}};
-enum { N_ROUTINGS = sizeof routings / sizeof routings[0] };
+#define WAY(T, E, K, NORMALISE, ...)                                                                                   \
+    {                                                                                                                  \
+        .n_tok = T, .n_experts = E, .k = K, .normalise = NORMALISE, __VA_ARGS__                                        \
+    }
+static const dt_routing routings[] = {
+    WAY(1, 1, 1, true),
+    WAY(5, 3, 3, false),
+    WAY(70, 33, 1, true),
+    WAY(64, 8, 2, true),
+    WAY(19, 7, 3, true),
+    WAY(130, 128, 8, true),
+    WAY(33, 260, 5, false),
+    WAY(37, 24, 4, true, .sigmoid = true, .n_groups = 6, .k_groups = 3, .group_best = 2, .scale = 2.5f),
+    WAY(29, 256, 8, true, .sigmoid = true, .n_groups = 8, .k_groups = 4, .group_best = 2, .scale = 2.5f),
+    WAY(17, 9, 3, false, .sigmoid = true, .n_groups = 1, .k_groups = 1, .group_best = 2),
+    WAY(23, 128, 3, false, .n_groups = 64, .k_groups = 3, .group_best = 1, .scale = 16),
+};
+enum { N_ROUTINGS = sizeof routings / sizeof routings[0], MOST_EXPERTS = 512 };
 
 /* Logits in [-4, 4]; `alike`: all tokens prefer the same experts, and there are ties. */
 static ref_array logits_of(const dt_routing *r, bool alike)
@@ -28,46 +43,82 @@ static void ref_softmax(const double *z, double *p, int n)
     for (int e = 0; e < n; e++) p[e] /= sum;
 }
 
+static void ref_scores(const dt_routing *r, const double *z, double *p)
+{
+    if (!r->sigmoid) ref_softmax(z, p, r->n_experts);
+    for (int e = 0; e < r->n_experts && r->sigmoid; e++) p[e] = 1 / (1 + exp(-z[e]));
+}
+
 /* The weights of given experts as a function of the logits. */
 static void ref_weights(const dt_routing *r, const double *z, const int32_t *expert, double *w)
 {
-    double p[512], sum = 0;
-    ref_softmax(z, p, r->n_experts);
+    double p[MOST_EXPERTS], sum = 0;
+    ref_scores(r, z, p);
     for (int j = 0; j < r->k; j++) sum += w[j] = p[expert[j]];
-    for (int j = 0; j < r->k && r->normalise; j++) w[j] /= sum;
+    for (int j = 0; j < r->k; j++) w[j] *= dt_routing_scale(r) / (r->normalise ? sum : 1);
 }
 
-/* Each token's experts are its k largest logits, in descending order, ties by number. */
-static void check_experts(const dt_routing *r, const double *z, const int32_t *expert)
+/* The sum of the n largest of `of` values. */
+static double sum_of_largest(const double *x, int of, int n)
+{
+    double sum = 0;
+    for (int e = 0; e < of; e++) {
+        int n_before = 0;
+        for (int o = 0; o < of; o++) n_before += x[o] > x[e] || (x[o] == x[e] && o < e);
+        if (n_before < n) sum += x[e];
+    }
+    return sum;
+}
+
+/* The values by which experts are chosen, from the operation's own p, so that ties and roundings decide alike. */
+static void ref_choices(const dt_routing *r, const float *p, const float *correction, double *c)
+{
+    const int n_groups = r->n_groups > 1 ? r->n_groups : 1, size = r->n_experts / n_groups;
+    double value[DT_MAX_GROUPS];
+    for (int e = 0; e < r->n_experts; e++) c[e] = correction ? p[e] + correction[e] : p[e];
+    for (int g = 0; g < n_groups; g++) value[g] = (float)sum_of_largest(c + g * size, size, r->group_best);
+    for (int g = 0; g < n_groups && n_groups > 1; g++) {
+        int n_before = 0;
+        for (int o = 0; o < n_groups; o++) n_before += value[o] > value[g] || (value[o] == value[g] && o < g);
+        for (int e = g * size; e < (g + 1) * size && n_before >= r->k_groups; e++) c[e] = -INFINITY;
+    }
+}
+
+/* Each token's experts are its k best, in descending order, ties by number. */
+static void check_experts(const dt_routing *r, const double *c, const int32_t *expert)
 {
     for (int j = 0; j < r->k; j++) {
         int n_before = 0;
-        assert_true(expert[j] >= 0 && expert[j] < r->n_experts);
+        assert_true(expert[j] >= 0 && expert[j] < r->n_experts && c[expert[j]] > -INFINITY);
         for (int e = 0; e < r->n_experts; e++)
-            n_before += z[e] > z[expert[j]] || (z[e] == z[expert[j]] && e < expert[j]);
+            n_before += c[e] > c[expert[j]] || (c[e] == c[expert[j]] && e < expert[j]);
         assert_int_equal(n_before, j);
     }
 }
 
-TEST(routing_chooses_the_largest_probabilities)
+TEST(routing_chooses_the_best_experts)
 {
     fixture *f = *state;
-    for (int c = 0; c < 2 * N_ROUTINGS; c++) {
-        const dt_routing *r = &routings[c / 2];
-        const int64_t n = r->n_tok * r->k;
-        ref_array z = logits_of(r, c % 2), weight = ref_new(DT_F32, n);
-        double *z64 = ref_doubles(&z), *want = malloc((size_t)z.n * sizeof *want), *w = malloc((size_t)n * sizeof *w);
+    for (int c = 0; c < 4 * N_ROUTINGS; c++) {
+        dt_routing how = routings[c / 4], *r = &how;
+        const int64_t n = r->n_tok * r->k, E = r->n_experts;
+        ref_array z = logits_of(r, c % 2), weight = ref_new(DT_F32, n), correction = ref_random(DT_F32, E, 11, 1);
+        double *z64 = ref_doubles(&z), *want = malloc((size_t)z.n * sizeof *want), *w = malloc((size_t)n * sizeof *w),
+               choice[MOST_EXPERTS];
         int32_t *expert = malloc((size_t)n * sizeof *expert);
+        const float *own = c / 2 % 2 ? correction.p : NULL;
+        how.correction = own ? ON(correction) : NULL;
         RUN(route, r, ON(z), ARR(expert, n), ON(weight));
         for (int64_t t = 0; t < r->n_tok; t++) {
-            check_experts(r, z64 + t * r->n_experts, expert + t * r->k);
-            ref_softmax(z64 + t * r->n_experts, want + t * r->n_experts, r->n_experts);
-            ref_weights(r, z64 + t * r->n_experts, expert + t * r->k, w + t * r->k);
+            ref_choices(r, (const float *)z.p + t * E, own, choice);
+            check_experts(r, choice, expert + t * r->k);
+            ref_scores(r, z64 + t * E, want + t * E);
+            ref_weights(r, z64 + t * E, expert + t * r->k, w + t * r->k);
         }
         /* exponentials of arguments up to 8 and sums of 260 positive terms: 8 + 16 roundings, relative */
         assert_true(ref_near(&z, want, 32 * 0x1p-24, "prob"));
-        assert_true(ref_near(&weight, w, 64 * 0x1p-24, "weight"));
-        ref_drop(&z), ref_drop(&weight);
+        assert_true(ref_near(&weight, w, dt_routing_scale(r) * 64 * 0x1p-24, "weight"));
+        ref_drop(&z), ref_drop(&weight), ref_drop(&correction);
         free(z64), free(want), free(w), free(expert);
     }
 }
@@ -76,9 +127,9 @@ TEST(routing_chooses_the_largest_probabilities)
 static double loss_of(const dt_routing *r, const double *z, const int32_t *expert, const double *dw,
                       const double *dprob)
 {
-    double w[16], p[512], sum = 0;
+    double w[16], p[MOST_EXPERTS], sum = 0;
     ref_weights(r, z, expert, w);
-    ref_softmax(z, p, r->n_experts);
+    ref_scores(r, z, p);
     for (int j = 0; j < r->k; j++) sum += dw[j] * w[j];
     for (int e = 0; e < r->n_experts && dprob; e++) sum += dprob[e] * p[e];
     return sum;
@@ -115,7 +166,7 @@ TEST(routing_backward_is_the_derivative)
         for (int64_t t = 0; t < r->n_tok; t++)
             differences(r, z64 + t * E, expert + t * r->k, dw64 + t * r->k, c % 2 ? dp64 : NULL, want + t * E);
         /* differences: h^2 / 6 of a third derivative below 8; sums of 8 terms below 1 in float */
-        assert_true(ref_near(&dz, want, 8 * 0x1p-24 / 6 + 64 * 0x1p-24, "dlogits"));
+        assert_true(ref_near(&dz, want, dt_routing_scale(r) * (8 * 0x1p-24 / 6 + 64 * 0x1p-24), "dlogits"));
         ref_drop(&z), ref_drop(&p), ref_drop(&weight), ref_drop(&dz), ref_drop(&dw), ref_drop(&dp);
         free(z64), free(dw64), free(dp64), free(want), free(expert);
     }
@@ -212,6 +263,48 @@ TEST(rows_are_weighed_and_their_products_summed)
     }
 }
 
+static const int32_t BIAS_START[][6] = {{0, 0, 1, 18, 18, 230}, {0, 70, 70, 70, 140, 141}};
+
+/* weighed: rows have weights. trained: the gradient of the bias is computed; 2: added. */
+static void check_bias(fixture *f, const int32_t *start, int64_t width, bool weighed, int trained, dt_dtype dt,
+                       dt_dtype gt)
+{
+    enum { GROUPS = 5 };
+    const int64_t N = start[GROUPS];
+    ref_array dy = ref_random(dt, N * width, 1, 1), bias = ref_random(dt, GROUPS * width, 2, 1),
+              w = ref_random(DT_F32, N, 3, 1), dw = ref_random(DT_F32, N, 4, 1),
+              dbias = ref_random(gt, GROUPS * width, 5, 1);
+    double *dy64 = ref_doubles(&dy), *bias64 = ref_doubles(&bias), *w64 = ref_doubles(&w), *want_dw = ref_doubles(&dw),
+           *want = ref_doubles(&dbias);
+    int32_t *assignment = malloc((size_t)N * sizeof *assignment);
+    for (int64_t r = 0; r < N; r++) assignment[r] = (int32_t)((r + N / 2) % N);
+    for (int64_t i = 0; i < GROUPS * width && trained == 1; i++) want[i] = 0;
+    for (int g = 0; g < GROUPS; g++)
+        for (int64_t r = start[g]; r < start[g + 1]; r++)
+            for (int64_t c = 0; c < width; c++) {
+                const double d = dy64[r * width + c];
+                if (trained) want[g * width + c] += (weighed ? w64[assignment[r]] : 1) * d;
+                if (weighed) want_dw[assignment[r]] += bias64[g * width + c] * d;
+            }
+    RUN(group_bias_backward, ON(dy), ARR(start, GROUPS + 1), weighed ? ARR(assignment, N) : NULL,
+        weighed ? ON(w) : NULL, weighed ? ON(bias) : NULL, weighed ? ON(dw) : NULL, trained ? ON(dbias) : NULL, gt,
+        trained == 2, N, GROUPS, width, dt);
+    assert_true(ref_near(&dbias, want, 4 * 0x1p-24 * (double)N, "dbias"));
+    assert_true(ref_near(&dw, want_dw, 4 * 0x1p-24 * (double)(width + 4), "dweight"));
+    ref_drop(&dy), ref_drop(&bias), ref_drop(&w), ref_drop(&dw), ref_drop(&dbias);
+    free(dy64), free(bias64), free(w64), free(want_dw), free(want), free(assignment);
+}
+
+TEST(gradients_of_biases_are_sums_over_the_rows_of_their_groups)
+{
+    fixture *f = *state;
+    static const int64_t widths[] = {1, 20, 64, 1100};
+    for (int c = 0; c < 4 * 2 * 2 * 3 * N_TYPES; c++) {
+        const dt_dtype dt = types[c / 48], gt = c % 2 ? DT_F32 : dt;
+        check_bias(f, BIAS_START[c / 4 % 2], widths[c % 4], c / 8 % 2, c / 16 % 3, dt, gt);
+    }
+}
+
 /* ---- grouped matmuls --------------------------------------------------------------------------------------------- */
 
 /* Rows of each group: none, one, few, more than a tile; all in one group; one group. */
@@ -246,7 +339,8 @@ static dt_matmul grouped(const struct groups *g, enum form form, int64_t n_rows,
 }
 
 /* The matmuls of the groups, one after the other. */
-static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, const double *b, double *c)
+static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, const double *b, const double *bias,
+                       double *c)
 {
     mm.n_groups = 0;
     for (int g = 0; start[g] >= 0 && start[g + 1] >= 0; g++) {
@@ -255,11 +349,12 @@ static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, cons
         ref_matmul_args x = {.a = a + first * mm.lda, .b = b + own, .c = c + first * mm.ldc};
         *(mm.trans_a ? &one.k : &one.m) = start[g + 1] - first;
         if (mm.trans_a) x.b = b + first * mm.ldb, x.c = c + own;
+        if (bias) x.bias = bias + g * mm.n;
         ref_matmul(&one, &x);
     }
 }
 
-static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, dt_dtype dt)
+static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, bool biased, dt_dtype dt)
 {
     int32_t start[9] = {0};
     for (int i = 0; i < g->n; i++) start[i + 1] = start[i] + g->rows[i];
@@ -268,9 +363,11 @@ static void check_groups(fixture *f, const struct groups *g, enum form form, int
     dt_matmul mm = grouped(g, form, N, gap, dt);
     const bool wgrad = form >= WEIGHT_GRADIENT;
     ref_array a = ref_random(dt, N * mm.lda + 1, 1, 1), b = ref_random(dt, wgrad ? N * mm.ldb + 1 : matrix, 2, 1),
-              c = ref_random(mm.c_dtype, wgrad ? matrix : N * mm.ldc + 1, 3, 1);
-    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *want = ref_doubles(&c);
-    ref_groups(mm, start, a64, b64, want);
+              c = ref_random(mm.c_dtype, wgrad ? matrix : N * mm.ldc + 1, 3, 1),
+              bias = ref_random(dt, g->n * mm.n, 4, 1);
+    double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *want = ref_doubles(&c);
+    ref_groups(mm, start, a64, b64, biased ? bias64 : NULL, want);
+    if (biased) mm.bias = ON(bias);
     mm.group_start = ARR(start, g->n + 1);
     RUN(matmul, &mm, ON(a), ON(b), ON(c));
     const double k = (double)(wgrad ? N : mm.k);
@@ -278,8 +375,8 @@ static void check_groups(fixture *f, const struct groups *g, enum form form, int
                          8 * 0x1p-24 * (k + 4) +
                              (form == ACTIVATION ? 1.1 * dt_roundoff(dt) * (ref_largest(want, c.n) + 1) : 0),
                          "matmul"));
-    ref_drop(&a), ref_drop(&b), ref_drop(&c);
-    free(a64), free(b64), free(want);
+    ref_drop(&a), ref_drop(&b), ref_drop(&c), ref_drop(&bias);
+    free(a64), free(b64), free(bias64), free(want);
 }
 
 TEST(grouped_matmuls_are_those_of_their_groups)
@@ -289,7 +386,8 @@ TEST(grouped_matmuls_are_those_of_their_groups)
         for (int g = 0; g < N_GROUPS; g++)
             for (int form = 0; form < N_FORMS; form++)
                 for (int gap = 0; gap < 10; gap += 5)
-                    if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, types[t]);
+                    for (int biased = 0; biased <= (form < WEIGHT_GRADIENT); biased++)
+                        if (is_tried()) check_groups(f, &groups[g], (enum form)form, gap, biased, types[t]);
 }
 
 /* The weights of all groups as codes with scales: the result is that of the dequantised weights. A matrix has 96 blocks

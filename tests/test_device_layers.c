@@ -194,24 +194,29 @@ TEST(gated_units)
 {
     fixture *f = *state;
     for (int act = 0; act < DT_N_ACT; act++)
-        for (int way = 0; way < 2 * N_TYPES; way++) {
+        for (int way = 0; way < 4 * N_TYPES; way++) {
             const int t = way % N_TYPES;
-            const int64_t rows = 5, width = way >= N_TYPES ? 72 : act * 120 + 33; /* 1 to 3 blocks of the kernels */
+            const float limit = way / N_TYPES % 2 ? 1.5f : 0;
+            const int64_t rows = 5, width = way >= 2 * N_TYPES ? 72 : act * 120 + 33; /* 1 to 3 blocks of the kernels */
             ref_array g = ref_random(types[t], rows * 2 * width, 1, 4), dy = ref_random(types[t], rows * width, 2, 1),
                       y = ref_new(types[t], rows * width);
             double *g64 = ref_doubles(&g), *dy64 = ref_doubles(&dy),
                    *want = calloc((size_t)(rows * width), sizeof *want);
             double *dg = calloc((size_t)(rows * 2 * width), sizeof *dg);
             for (int64_t i = 0; i < rows * width; i++) {
-                const int64_t gate = i / width * 2 * width + i % width;
-                double slope, a = ref_act((dt_activation)act, g64[gate], &slope);
-                want[i] = a * g64[gate + width];
-                dg[gate] = dy64[i] * g64[gate + width] * slope;
-                dg[gate + width] = dy64[i] * a;
+                const int64_t gate = limit > 0 ? 2 * i : i / width * 2 * width + i % width,
+                              up = gate + (limit > 0 ? 1 : width);
+                const bool cut = limit > 0 && g64[gate] > limit, up_cut = limit > 0 && fabs(g64[up]) > limit;
+                double slope, a = ref_act((dt_activation)act, cut ? limit : g64[gate], &slope),
+                              u = up_cut ? copysign(limit, g64[up]) : g64[up];
+                if (limit > 0) u += 1;
+                want[i] = a * u;
+                dg[gate] = cut ? 0 : dy64[i] * u * slope;
+                dg[up] = up_cut ? 0 : dy64[i] * a;
             }
-            RUN(glu_forward, (dt_activation)act, ON(g), ON(y), types[t], rows, width);
+            RUN(glu_forward, (dt_activation)act, limit, ON(g), ON(y), types[t], rows, width);
             assert_true(ref_near(&y, want, 4 * act_error(4), "glu_forward"));
-            RUN(glu_backward, (dt_activation)act, ON(g), ON(dy), ON(g), types[t], rows, width);
+            RUN(glu_backward, (dt_activation)act, limit, ON(g), ON(dy), ON(g), types[t], rows, width);
             assert_true(ref_near(&g, dg, 4 * act_error(4), "glu_backward"));
             ref_drop(&g), ref_drop(&dy), ref_drop(&y), free(g64), free(dy64), free(want), free(dg);
         }

@@ -87,11 +87,11 @@ static void make_glu_forward(call *c)
 }
 static void run_glu_forward(call *c)
 {
-    CALL(glu_forward, (dt_activation)c->how, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS, WIDTH);
+    CALL(glu_forward, (dt_activation)c->how, 0, ON(c->in[0]), ON(c->out[0]), c->dt, ROWS, WIDTH);
 }
 static void run_glu_backward(call *c)
 {
-    CALL(glu_backward, (dt_activation)c->how, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS, WIDTH);
+    CALL(glu_backward, (dt_activation)c->how, 0, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]), c->dt, ROWS, WIDTH);
 }
 static void make_dropout(call *c)
 {

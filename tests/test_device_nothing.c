@@ -73,6 +73,19 @@ static dt_heads none_dt_heads(fixture *f, dt_dtype dt)
     return (dt_heads){
         .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .x_ld = 8, .q_ld = 4, .kv_ld = 2, .eps = 1, .dt = dt};
 }
+static dt_latent none_dt_latent(fixture *f, dt_dtype dt)
+{
+    return (dt_latent){.n_heads = 2,
+                       .nope_dim = 1,
+                       .rope_dim = 2,
+                       .v_dim = 1,
+                       .xq_ld = 6,
+                       .xkv_ld = 4,
+                       .xr_ld = 2,
+                       .q_ld = 6,
+                       .kv_ld = 6,
+                       .dt = dt};
+}
 static dt_attention none_dt_attention(fixture *f, dt_dtype dt)
 {
     static const int32_t zeros[2];

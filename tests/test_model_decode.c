@@ -32,6 +32,7 @@ static const char *const CONFIGS[] = {
     OLMO3,
     GLM4,
     MINISTRAL3,
+    DEEPSEEK,
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

@@ -3,6 +3,7 @@
  * DEVICES: cpu queue */
 
 #include "cases.h"
+#include "model_configs.h"
 #include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
@@ -41,7 +42,7 @@ TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
                                         "mistral", "qwen2",        "qwen3",       "olmo2",        "granite",
                                         "smollm3", "gemma2",       "gemma3_text", "olmo3",        "seed_oss",
                                         "phi3",    "phi3_partial", "glm",         "glm4",         "mixtral_all",
-                                        "qwen3_5", "qwen3_5_long", "internlm3",   "ministral3"};
+                                        "qwen3_5", "qwen3_5_long", "internlm3",   "ministral3",   "gpt_oss_all"};
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/model/%s.json", CASES[c]);
@@ -52,6 +53,7 @@ TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
         free(config);
         json_decref(root);
     }
+    check_model("deepseek_v3", DEEPSEEK);
 }
 
 TEST(gradients_are_the_slopes_with_dropout_too)

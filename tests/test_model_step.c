@@ -31,8 +31,8 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
     }
 }
 
-static const char *const ALL_CONFIGS[] = {GPT2,   QWEN3,  MISTRAL, LLAMA, OLMO2, GRANITE,   SMOLLM3,
-                                          GEMMA2, GEMMA3, OLMO3,   PHI3,  GLM4,  MINISTRAL3};
+static const char *const ALL_CONFIGS[] = {GPT2,   QWEN3,  MISTRAL, LLAMA, OLMO2, GRANITE,    SMOLLM3,
+                                          GEMMA2, GEMMA3, OLMO3,   PHI3,  GLM4,  MINISTRAL3, DEEPSEEK};
 enum { N_CONFIGS = sizeof ALL_CONFIGS / sizeof ALL_CONFIGS[0] };
 
 /* Evaluation between two steps included, which uses the first block's place. */
@@ -115,7 +115,7 @@ TEST(dropout_draws_anew_in_each_step_and_never_in_evaluation)
 
 TEST(micro_batches_add_up_to_the_gradient_of_all)
 {
-    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, OLMO2, GRANITE, GEMMA2, GEMMA3};
+    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, OLMO2, GRANITE, GEMMA2, GEMMA3, DEEPSEEK};
     static const int32_t LENS[] = {9, 14, 11};
     for (int k = 0; k < 5; k++) {
         const dt_model_options opt = ref_options(48, 32, DT_F32);

@@ -289,7 +289,7 @@ TEST_WITH(the_layout_is_the_librarys, make_folder, remove_folder)
         "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
         "\"b\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[6,14]}}";
     const int64_t four[] = {2, 2}, three[] = {3};
-    const dt_st_entry e[] = {{"b", 2, four}, {"a\"", 1, three}};
+    const dt_st_entry e[] = {{"b", 2, four, false}, {"a\"", 1, three, false}};
     dt_st_layout l;
     dt_safetensors s = {0};
     assert_int_equal(dt_st_layout_make(&l, "model", e, 2, DT_ST_F16, DT_ST_SHARD_SIZE), DT_OK);
@@ -310,7 +310,7 @@ TEST_WITH(the_layout_is_the_librarys, make_folder, remove_folder)
 TEST_WITH(files_are_filled_in_order, make_folder, remove_folder)
 {
     const int64_t ten[] = {10}, hundred[] = {100};
-    const dt_st_entry e[] = {{"c", 1, ten}, {"b", 1, ten}, {"a", 1, hundred}, {"d", 1, ten}};
+    const dt_st_entry e[] = {{"c", 1, ten, false}, {"b", 1, ten, true}, {"a", 1, hundred, false}, {"d", 1, ten, false}};
     const int want[3][4] = {{0, 0, 1, 2}, {0, 1, 2, 3}, {0, 0, 0, 0}};
     const int64_t sizes[] = {80, 79, 520};
     for (int i = 0; i < 3; i++) {

@@ -49,6 +49,13 @@ static void reach_dt_heads(dt_device *dev, dt_heads *d)
     REACH(d->q_cos_sin);
 }
 
+static void reach_dt_latent(dt_device *dev, dt_latent *d)
+{
+    REACH(d->kv_row);
+    REACH(d->pos);
+    REACH(d->cos_sin);
+}
+
 static void reach_dt_attention(dt_device *dev, dt_attention *d)
 {
     REACH(d->q_start);
@@ -86,7 +93,7 @@ static void reach_dt_token_rows(dt_device *dev, dt_token_rows *d)
     REACH(d->list_len);
 }
 
-static void reach_dt_routing(dt_device *dev, dt_routing *d) {}
+static void reach_dt_routing(dt_device *dev, dt_routing *d) { REACH(d->correction); }
 static void reach_dt_patches(dt_device *dev, dt_patches *d) {}
 static void reach_dt_conv(dt_device *dev, dt_conv *d)
 {

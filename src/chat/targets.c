@@ -320,7 +320,7 @@ static size_t begin_of_call(const talk *t, const dt_message *m, size_t from, siz
     const size_t words = dt_space_trimmed(m->text, m->content == DT_CONTENT_ANY ? 0 : m->nbytes),
                  blank = dt_space_before(m->text, words);
     const char *found = words > blank ? memmem(text + from, to - from, m->text + blank, words - blank) : NULL;
-    if (!found && name) found = memmem(text + from, to - from, name, strlen(name));
+    if (!found && name && *name) found = memmem(text + from, to - from, name, strlen(name));
     return found ? (size_t)(found - text) : to;
 }
 
@@ -347,9 +347,10 @@ static bool is_ambiguous(const talk *t, int i)
 static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
 {
     const dt_message *m = &t->message[i];
-    const size_t content = m->calls ? begin_of_call(t, m, from, to) : begin_of_content(t, m, from, to);
     bool part = false;
     *begin = 0;
+    if (from > to) return refuse(t, i, "writes messages in another order");
+    const size_t content = m->calls ? begin_of_call(t, m, from, to) : begin_of_content(t, m, from, to);
     if (i > 0 || *t->c->header) *begin = end_of_header(t, i, from, content, &part);
     if (i > 0 && *begin == 0) return refuse(t, i, "begins this answer in another way than one after a question");
     const bool thinks = m->thoughts || memmem(m->text, m->nbytes, thought_end, strlen(thought_end));

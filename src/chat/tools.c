@@ -75,7 +75,8 @@ dt_err dt_messages_take_tools(dt_messages *m, const json_t *record)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* The function of a call as a copy with its arguments as an object, if they are a text of one. NULL: not a call. */
+/* The function of a call as a copy with its arguments as an object, if they are a text of one. Other text is kept. NULL:
+ * not a call. */
 static json_t *function_of(const json_t *call)
 {
     const json_t *inner = json_object_get(call, "function"), *from = json_is_object(inner) ? inner : call;
@@ -85,9 +86,12 @@ static json_t *function_of(const json_t *call)
     json_t *arguments = empty                   ? json_object()
                         : json_is_string(given) ? parse(json_string_value(given), json_string_length(given))
                                                 : NULL;
+    const bool fits = empty || json_is_string(given) || json_is_object(given);
     if (function && json_is_object(arguments)) json_object_set(function, "arguments", arguments);
     json_decref(arguments);
-    return function;
+    if (fits) return function;
+    json_decref(function);
+    return NULL;
 }
 
 /* A call as {id?, type: function, function: {name, arguments}}. NULL: not a call, or no memory. */

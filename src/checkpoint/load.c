@@ -58,7 +58,7 @@ static dt_err share(load_job *j)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static dt_err open_file(load_job *j, int file)
+dt_err load_open(load_job *j, int file)
 {
     if (j->fd >= 0 && j->fd_file == file) return DT_OK;
     if (j->fd >= 0) close(j->fd);
@@ -94,8 +94,9 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
                   void *out)
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
+    if (p->packed_in > 0) return load_packed(j, s, p, first, n, out);
     if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
-    DT_TRY(open_file(j, p->file));
+    DT_TRY(load_open(j, p->file));
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
 

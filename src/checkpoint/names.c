@@ -104,6 +104,8 @@ bool dt_stored_is_not_text(const char *name)
     return begins(name, "model.visual.") || begins(name, "visual.") || begins(name, "mtp.");
 }
 
+bool dt_stored_is_exact(const char *name) { return ends(name, ".e_score_correction_bias"); }
+
 /* Masks and tables that older versions stored with the weights. They are computed from the configuration. */
 bool dt_stored_is_ignored(const char *name)
 {

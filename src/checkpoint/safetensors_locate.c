@@ -1,6 +1,7 @@
 /* safetensors_locate.c - locate a model's tensors in the safetensors files of one directory, or of several that hold
  * its components. */
 #include "dtrain/checkpoint/stored.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,48 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
+static dt_err check_packed(const locate_job *job, const dt_st_tensor *found, int n_dims, const int64_t *shape)
+{
+    dt_tensor expected = {.n_dims = n_dims};
+    const char *path = job->s.files[found->file];
+    memcpy(expected.shape, shape, (size_t)n_dims * sizeof *shape);
+    DT_TRY(dt_stored_check_shape(path, found->name, &expected, found->n_dims, found->shape));
+    DT_CHECK(strcmp(found->dtype, "U8") == 0, DT_ERR_DATA, "%s: tensor `%s`: expected U8, found %s", path, found->name,
+             found->dtype);
+    return DT_OK;
+}
+
+/* Locate a matrix of an expert in the fused tensor, in MXFP4: codes NAME_blocks [experts, out, in / 32, 16] and scales NAME_scales
+ * [experts, out, in / 32]. *is_there: the file has it. */
+static dt_err take_packed(locate_job *job, const dt_tensor *t, const char *fused, dt_stored_location *location,
+                          bool *is_there)
+{
+    char name[2][DT_NAME_MAX + 8];
+    const dt_st_tensor *found[2];
+    snprintf(name[0], sizeof name[0], "%s_blocks", fused);
+    snprintf(name[1], sizeof name[1], "%s_scales", fused);
+    for (int i = 0; i < 2; i++) found[i] = dt_stored_find(&job->s, name[i]);
+    *is_there = t->fused.name && t->n_dims == 2 && (found[0] || found[1]);
+    if (!*is_there) return DT_OK;
+    for (int i = 0; i < 2; i++) DT_CHECK(found[i], DT_ERR_DATA, "%s: tensor `%s` is missing", job->path, name[i]);
+    const int64_t n_in = t->shape[t->in_first ? 0 : 1], n_out = t->shape[t->in_first ? 1 : 0],
+                  at = t->fused.first / t->n_elems, shape[] = {t->fused.shape[0], n_out, n_in / 32, 16};
+    DT_CHECK(n_in % 32 == 0, DT_ERR_DATA,
+             "%s: tensor `%s`: expected a multiple of 32 inputs of each expert, found %lld",
+             job->s.files[found[0]->file], name[0], (long long)n_in);
+    DT_TRY(check_packed(job, found[0], 4, shape));
+    DT_TRY(check_packed(job, found[1], 3, shape));
+    for (int i = 0; i < 2; i++) job->used[found[i] - job->s.tensors] = true;
+    location->offset = found[0]->offset + at * n_out * n_in / 2;
+    location->file = job->first_file + found[0]->file;
+    location->type = DT_ST_BF16;
+    location->packed_in = n_in;
+    location->scales = found[1]->offset + at * n_out * n_in / 32;
+    location->scales_file = job->first_file + found[1]->file;
+    location->turned = t->in_first;
+    return DT_OK;
+}
+
 /* Explains a missing or an unexpected tensor. */
 static const char *hint(const locate_job *job, const char *name)
 {
@@ -50,13 +93,16 @@ static const dt_st_tensor *find(const locate_job *job, const dt_tensor *t, dt_te
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
     dt_tensor plain, of;
+    bool packed = false;
     const dt_tensor *t = dt_stored_plain(slot, &plain).tensor;
     const dt_st_tensor *found = find(job, t, &of);
     *location = (dt_stored_location){.quantise = slot->tensor->part >= DT_CODES};
+    if (!found) DT_TRY(take_packed(job, t, of.name, location, &packed));
+    if (packed) return DT_OK;
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s.n_files == 1 ? job->s.files[0] : job->path,
-             t->name, hint(job, t->name));
+             t->fused.saved ? of.name : t->name, hint(job, t->name));
     DT_TRY(take(job, found, &of, location));
     if (of.n_elems != t->n_elems) location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);
     return DT_OK;
@@ -80,11 +126,22 @@ static bool has_tower(const dt_stored_slot *slots, int n_slots)
     return has;
 }
 
+/* Is it a tensor of a layer for multi-token prediction, which follows the blocks and is numbered like them? */
+static bool is_of_prediction(const locate_job *job, const char *name)
+{
+    char other[2 * DT_NAME_MAX];
+    int64_t layer;
+    int end = 0;
+    if (sscanf(name, "model.layers.%" SCNd64 ".%n", &layer, &end) < 1 || end == 0) return false;
+    snprintf(other, sizeof other, "model.layers.%" PRId64 ".eh_proj.weight", layer);
+    return dt_safetensors_find(&job->s, other) != NULL;
+}
+
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
     if (job->of_tower) return dt_stored_is_outside_tower(name);
     if (has_tower(slots, n_slots) && strstr(name, "visual.")) return false;
-    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) ||
+    return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) || is_of_prediction(job, name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }
 
@@ -96,11 +153,14 @@ static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_sl
 {
     const bool scored = dt_safetensors_find(&job->s, DT_STORED_SCORE);
     for (int i = 0; i < n_slots; i++) {
+        char packed[DT_NAME_MAX + 8];
         dt_tensor plain, of;
         const dt_tensor *t = dt_stored_plain(&slots[i], &plain).tensor;
         const char *name = t->name;
         if (!job->has[dt_stored_section_of(name)] || dt_stored_may_stay(&slots[i])) continue;
-        if (!find(job, t, &of) && !(scored && strcmp(name, DT_STORED_HEAD) == 0)) return false;
+        if (find(job, t, &of)) continue;
+        snprintf(packed, sizeof packed, "%s_blocks", of.name);
+        if (!dt_stored_find(&job->s, packed) && !(scored && strcmp(name, DT_STORED_HEAD) == 0)) return false;
     }
     return true;
 }
@@ -168,7 +228,10 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
 static void report_not_text(const locate_job *job)
 {
     int n = 0;
-    for (int i = 0; i < job->s.n_tensors; i++) n += !job->used[i] && dt_stored_is_not_text(job->s.tensors[i].name);
+    for (int i = 0; i < job->s.n_tensors; i++) {
+        const char *name = job->s.tensors[i].name;
+        n += !job->used[i] && (dt_stored_is_not_text(name) || is_of_prediction(job, name));
+    }
     if (n > 0)
         DT_INFO("%s: reads the text model only, without %d tensors of the vision tower or of multi-token prediction",
                 job->path, n);

@@ -88,6 +88,7 @@ static void choose_trained(dt_unit *u, dt_trains trained, void *self)
     for (int first = 0, end; first < u->n_tensors; first = end) {
         dt_part part = DT_FROZEN;
         end = dt_unit_end_of_group(u, first);
+        if (u->tensors[first].part == DT_EXACT) continue;
         for (int i = first; i < end; i++) {
             u->tensors[i].trainable = trained && trained(self, &u->tensors[i]);
             if (u->tensors[i].trainable) part = DT_TRAINED;
@@ -133,7 +134,7 @@ dt_tensor dt_tensor_fused(const dt_tensor *t)
 {
     const dt_fused *f = &t->fused;
     dt_tensor fused = *t;
-    snprintf(fused.name, sizeof fused.name, "%.*s%s", f->n_prefix, t->name, f->name);
+    snprintf(fused.name, sizeof fused.name, "%.*s%s%s", f->n_prefix, t->name, f->name, f->bias ? "_bias" : "");
     fused.n_dims = f->n_dims;
     fused.n_elems = 1;
     for (int d = 0; d < f->n_dims; d++) fused.n_elems *= fused.shape[d] = f->shape[d];

@@ -73,12 +73,14 @@ static dt_err check_scales(const dt_matmul *mm)
 
 static dt_err check_groups(const dt_matmul *mm)
 {
-    DT_CHECK(mm->n_groups == 0 || (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && !mm->bias &&
-                                   mm->sums_of == DT_SUMS_NONE && (!mm->trans_a || (!mm->addend && !mm->trans_b))),
+    DT_CHECK(mm->n_groups == 0 ||
+                 (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && mm->sums_of == DT_SUMS_NONE &&
+                  (!mm->trans_a || (!mm->addend && !mm->trans_b && !mm->bias))),
              DT_ERR_ARG, "internal: matmul: %d groups%s%s%s", mm->n_groups,
-             mm->group_start ? "" : " without their rows",
-             mm->bias || mm->sums_of != DT_SUMS_NONE ? " with a bias or sums" : "",
-             mm->trans_a && (mm->addend || mm->trans_b) ? " with A transposed and an addend, or B too" : "");
+             mm->group_start ? "" : " without their rows", mm->sums_of != DT_SUMS_NONE ? " with sums" : "",
+             mm->trans_a && (mm->addend || mm->trans_b || mm->bias)
+                 ? " with A transposed and an addend, a bias, or B too"
+                 : "");
     return DT_OK;
 }
 
@@ -96,6 +98,7 @@ dt_matmul dt_matmul_group(const dt_matmul *mm, int g, const void **a, const void
         return part;
     }
     part.m = n;
+    if (mm->bias) part.bias = (const char *)mm->bias + (size_t)(g * mm->n) * ab;
     *c = (char *)*c + (size_t)(first * mm->ldc) * cc;
     if (mm->addend)
         part.addend = (const char *)mm->addend + (size_t)(first * mm->ldd) * dt_dtype_size(mm->addend_dtype);
@@ -116,6 +119,12 @@ dt_err dt_routing_check(const dt_routing *r)
 {
     DT_CHECK(r->n_tok >= 0 && r->k > 0 && r->k <= r->n_experts && r->n_experts <= DT_MAX_EXPERTS, DT_ERR_ARG,
              "internal: route: %" PRId64 " tokens, %d of %d experts", r->n_tok, r->k, r->n_experts);
+    const int32_t size = r->n_groups > 1 ? r->n_experts / r->n_groups : r->n_experts;
+    DT_CHECK(r->n_groups <= 1 || (r->n_groups <= DT_MAX_GROUPS && size * r->n_groups == r->n_experts &&
+                                  r->k_groups >= 1 && r->k_groups <= r->n_groups && r->k <= r->k_groups * size &&
+                                  r->group_best >= 1 && r->group_best <= size),
+             DT_ERR_ARG, "internal: route: %d of %d experts, the %d best of %d groups by %d", r->k, r->n_experts,
+             r->k_groups, r->n_groups, r->group_best);
     return DT_OK;
 }
 
@@ -170,6 +179,20 @@ dt_err dt_heads_check(const dt_heads *h, bool has_v)
     DT_CHECK(!h->q_cos_sin || h->cos_sin, DT_ERR_ARG, "internal: heads: a table for q only");
     DT_CHECK(!h->q_norm == !h->k_norm, DT_ERR_ARG, "internal: heads: only %s has a norm: expected both or none",
              h->q_norm ? "q" : "k");
+    return DT_OK;
+}
+
+dt_err dt_latent_check(const dt_latent *l)
+{
+    const int64_t H = l->n_heads, N = l->nope_dim, R = l->rope_dim, V = l->v_dim, larger = V > N + R ? V : N + R;
+    DT_CHECK(l->n_tok >= 0 && H > 0 && N > 0 && V > 0 && R > 0 && R <= DT_ATTENTION_MAX_HEAD_DIM && R % 2 == 0 &&
+                 l->xq_ld >= H * (N + R) && l->xkv_ld >= H * (N + V) && l->xr_ld >= R && l->q_ld >= H * (N + R) &&
+                 l->kv_ld >= H * larger && (l->n_tok == 0 || (l->pos && l->cos_sin)),
+             DT_ERR_ARG,
+             "internal: latent: invalid sizes: %d heads of %d, %d (even, 2 to %d) and %d, row strides %" PRId64
+             " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "%s",
+             l->n_heads, l->nope_dim, l->rope_dim, DT_ATTENTION_MAX_HEAD_DIM, l->v_dim, l->xq_ld, l->xkv_ld, l->xr_ld,
+             l->q_ld, l->kv_ld, l->pos && l->cos_sin ? "" : ", no positions");
     return DT_OK;
 }
 

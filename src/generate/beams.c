@@ -43,6 +43,7 @@ typedef struct group {
     int prompt; /* -1: free */
     int32_t n_ids, n_prompt, max_ids;
     int n_live, n_done;
+    bool again;        /* the cache of its beams is computed again */
     beam *live, *next; /* [n_beams]; next: scratch */
     hypothesis *done;  /* [n_beams], highest score first, ties in order of completion */
 } group;
@@ -234,6 +235,13 @@ static dt_err place_children(searcher *s, group *g, int n_next)
     return DT_OK;
 }
 
+/* The texts have grown beyond recompute_at: each beam computes its cache again, in a slot of its own. */
+static void begin_again(searcher *s, const group *g, int n_next)
+{
+    const dt_decoder *d = s->loop.decoder;
+    for (int i = 0; i < n_next; i++) d->keep(d->self, g->next[i].slot = first_slot(s, g) + i, 0);
+}
+
 /* Can no live beam beat the worst entry of a full list? Scores only decrease, so the present score is the upper
  * bound. */
 static bool cannot_improve(const searcher *s, const group *g, int n_next)
@@ -254,6 +262,7 @@ static void fill_slots(searcher *s, const group *g, int n_live, int32_t done)
         s->loop.slots[g->live[i].slot] = (decode_slot){.ids = g->live[i].ids,
                                                        .n_ids = g->n_ids,
                                                        .done = done,
+                                                       .held = g->again,
                                                        .n_prompt = g->n_prompt,
                                                        .of = s->seqs[g->prompt * s->how.n_return]};
 }
@@ -292,13 +301,17 @@ static dt_err step_group(searcher *s, group *g)
              g->prompt, g->n_ids, s->loop.opt->vocab_size);
     const int n_next = sort_out(s, g);
     if (cannot_improve(s, g, n_next)) return hand_back(s, g);
-    DT_TRY(place_children(s, g, n_next));
+    g->again = decode_loop_outgrows(s->loop.opt, g->n_ids, g->n_ids + 1);
+    if (g->again)
+        begin_again(s, g, n_next);
+    else
+        DT_TRY(place_children(s, g, n_next));
     beam *old = g->live;
     g->live = g->next;
     g->next = old;
     g->n_live = n_next;
     g->n_ids++;
-    fill_slots(s, g, n_next, g->n_ids - 1);
+    fill_slots(s, g, n_next, g->again ? 0 : g->n_ids - 1);
     return DT_OK;
 }
 
@@ -313,6 +326,7 @@ static void begin_group(searcher *s, group *g, int prompt)
     g->max_ids = q->max_ids;
     g->n_live = 1;
     g->n_done = 0;
+    g->again = false;
     memcpy(g->live[0].ids, q->ids, (size_t)q->n_prompt * sizeof *q->ids);
     memset(g->live[0].logps, 0, (size_t)q->n_prompt * sizeof *g->live[0].logps);
     g->live[0].score = g->live[0].logp = 0;
@@ -374,6 +388,16 @@ static dt_err read_tokens(void *self)
     return s->loop.decoder->top(s->loop.decoder->self, &s->loop.batch, &t);
 }
 
+/* Let the last tokens of a group follow when all of its beams have computed the others, so that one pass takes them. */
+static void end_again(searcher *s, group *g)
+{
+    decode_slot *slots = s->loop.slots;
+    for (int i = 0; i < g->n_live; i++)
+        if (slots[g->live[i].slot].done < g->n_ids - 1) return;
+    for (int i = 0; i < g->n_live; i++) slots[g->live[i].slot].held = 0;
+    g->again = false;
+}
+
 static dt_err step_groups(void *self)
 {
     searcher *s = self;
@@ -381,6 +405,7 @@ static dt_err step_groups(void *self)
     s->n_moves = 0;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
+        if (g->again) end_again(s, g);
         /* each live beam has one token left, so one pass takes all of them */
         if (decode_loop_row(&s->loop, g->live[0].slot) >= 0) DT_TRY(step_group(s, g));
     }

@@ -131,7 +131,7 @@ static bool choose_tokens(decode_loop *p)
         for (int32_t k = 0; k < n_slots(p); k++) {
             decode_slot *s = &p->slots[k];
             if (round == 0) s->take = s->take_images = s->n_take = 0;
-            const int32_t left = s->ids ? s->n_ids - s->done : 0;
+            const int32_t left = s->ids ? s->n_ids - s->held - s->done : 0;
             if ((round == 0) != (left == 1)) continue;
             if (p->images && s->ids && s->of->n_images > 0) s->first_image = images_before(p->opt->vision, s);
             s->take = take_whole(p, s, left < room ? left : room, images);
@@ -232,6 +232,11 @@ dt_err decode_loop_run(decode_loop *p, const decode_user *user)
         p->stats->n_prompt_tok += n_prompt_tok;
         if (p->batch.n_tok > 0) p->stats->prompt_seconds += (dt_now_s() - since) * n_prompt_tok / p->batch.n_tok;
     }
+}
+
+bool decode_loop_outgrows(const dt_generate_options *opt, int32_t n_before, int32_t n_now)
+{
+    return opt->recompute_at > 0 && n_before <= opt->recompute_at && n_now > opt->recompute_at;
 }
 
 int32_t decode_loop_row(const decode_loop *p, int32_t slot)

@@ -15,6 +15,7 @@
 typedef struct decode_slot {
     const int32_t *ids;          /* NULL: nothing to decode */
     int32_t n_ids, done;         /* number of tokens, and how many of them are in the cache */
+    int32_t held;                /* 1: the last token waits, until 0 is set */
     int32_t n_prompt;            /* length of the prompt; only these may be placeholders */
     const dt_sequence *of;       /* the sequence with the images */
     int32_t take;                /* number of tokens in this pass */
@@ -55,5 +56,7 @@ int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, 
 /** DT_ERR_ARG unless a prompt has as many placeholders as its images need. */
 dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q);
 bool is_end_of_text(const dt_generate_options *opt, int32_t token);
+/** Does a text grow beyond recompute_at between n_before and n_now tokens? */
+bool decode_loop_outgrows(const dt_generate_options *opt, int32_t n_before, int32_t n_now);
 
 #endif

@@ -94,12 +94,6 @@ static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
         (decode_slot){.ids = q->ids, .n_ids = dt_sequence_shared(&g->opt, q), .n_prompt = q->n_prompt, .of = q};
 }
 
-/* Does the text grow beyond recompute_at between n_before and n_now tokens? */
-static bool outgrows(const dt_generate_options *opt, int32_t n_before, int32_t n_now)
-{
-    return opt->recompute_at > 0 && n_before <= opt->recompute_at && n_now > opt->recompute_at;
-}
-
 /* Start the sequence of a slot, unless its prompt is not computed yet. */
 static dt_err begin(dt_generator *g, int32_t slot)
 {
@@ -113,7 +107,8 @@ static dt_err begin(dt_generator *g, int32_t slot)
         DT_TRY(d->share(d->self, slot, decode_loop_slot(&g->loop, at), n));
         q->n_cached = n;
     } else {
-        q->n_cached = outgrows(&g->opt, q->n_cached, q->n_ids) ? 0 : decode_loop_whole(&g->opt, q, q->n_cached);
+        q->n_cached =
+            decode_loop_outgrows(&g->opt, q->n_cached, q->n_ids) ? 0 : decode_loop_whole(&g->opt, q, q->n_cached);
         q->n_cached = d->keep(d->self, slot, q->n_cached);
     }
     g->loop.slots[slot] =
@@ -228,7 +223,8 @@ static dt_err append_tokens(void *self)
         if (only) g->state[k] = only->next(only->self, g->state[k], g->token[row]);
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) {
-            if (outgrows(&g->opt, s->done, s->n_ids)) g->decoder.keep(g->decoder.self, k, s->done = q->n_cached = 0);
+            if (decode_loop_outgrows(&g->opt, s->done, s->n_ids))
+                g->decoder.keep(g->decoder.self, k, s->done = q->n_cached = 0);
             continue;
         }
         g->seq_of[k] = -1;

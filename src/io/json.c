@@ -186,6 +186,8 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     if (*root) return DT_OK;
     if (!(flags & DT_JSON_RECORD)) DT_TRY(dt_refuse_stand_in(name, text, nbytes));
     DT_CHECK(why.text[0], DT_ERR_MEMORY, "%s: out of memory for %zu bytes of JSON", name, nbytes);
+    if (json_error_code(&why) == json_error_null_character) /* jansson names its own flag */
+        snprintf(why.text, JSON_ERROR_TEXT_LENGTH - 1, "U+0000 is not allowed in a string");
     const char *comma = trailing_comma(text, nbytes, &why);
     const char *end = strstr(why.text, " near end of file");
     if (flags & DT_JSON_RECORD && json_error_code(&why) == json_error_premature_end_of_input)

@@ -17,9 +17,11 @@ static int64_t n_elems_of(const dt_st_entry *e)
     return n;
 }
 
+static dt_st_type type_of(const dt_st_layout *l, const dt_st_entry *e) { return e->exact ? DT_ST_F32 : l->type; }
+
 static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e)
 {
-    return n_elems_of(e) * (int64_t)dt_st_type_size(l->type);
+    return n_elems_of(e) * (int64_t)dt_st_type_size(type_of(l, e));
 }
 
 /* Assign tensors to files; a full file is closed. */
@@ -43,18 +45,21 @@ static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_
 typedef struct sorted {
     const dt_st_entry *entry;
     int number;
+    bool wider; /* than the type of the layout */
 } sorted;
 
+/* As the safetensors library: wider types first, then by name. */
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name);
+    const int wider = ((const sorted *)b)->wider - ((const sorted *)a)->wider;
+    return wider ? wider : strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name);
 }
 
 static json_t *make_entry(const dt_st_layout *l, const dt_st_entry *e, int64_t begin)
 {
     json_t *shape = json_array();
     for (int d = 0; d < e->n_dims; d++) json_array_append_new(shape, json_integer(e->shape[d]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dt_st_type_name(l->type), "shape", shape, "data_offsets",
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dt_st_type_name(type_of(l, e)), "shape", shape, "data_offsets",
                      (json_int_t)begin, (json_int_t)(begin + nbytes_of(l, e)));
 }
 
@@ -90,7 +95,7 @@ static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
 {
     sorted *by;
     DT_ALLOC(by, l->n_tensors, "out of memory for a list of %d tensors", l->n_tensors);
-    for (int i = 0; i < l->n_tensors; i++) by[i] = (sorted){&entries[i], i};
+    for (int i = 0; i < l->n_tensors; i++) by[i] = (sorted){&entries[i], i, type_of(l, &entries[i]) != l->type};
     qsort(by, (size_t)l->n_tensors, sizeof *by, by_name);
     dt_err err = DT_OK;
     for (int f = 0; f < l->n_files && err == DT_OK; f++) err = make_header(l, f, by, l->n_tensors);

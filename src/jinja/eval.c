@@ -1,6 +1,8 @@
 /* eval.c - evaluates expressions, following Jinja2 for names, attributes and items, and Python for operators. */
 #include "jinja_private.h"
 
+#include "dtrain/core/plural.h"
+
 #include <math.h>
 
 /* ---- names, attributes, items ------------------------------------------------------------------------------------ */
@@ -334,7 +336,7 @@ dt_jv dt_jinja_apply(dt_jctx *x, const dt_jfunction *f, dt_jv self, const dt_jar
     }
     for (int i = 0; i < f->n_needed; i++)
         if (argv[i].kind == DT_J_MISSING)
-            dt_jinja_fail(x, "%s: expected %d arguments, found %d", f->name, f->n_needed, i);
+            dt_jinja_fail(x, "%s: expected %d argument%s, found %d", f->name, f->n_needed, dt_plural(f->n_needed), i);
     return f->call(x, self, argv, args);
 }
 

@@ -16,9 +16,13 @@ struct dt_jinja {
 
 FUNCTION(raise_exception)
 {
-    const dt_jv text = dt_jv_str(x, a[0]);
+    const dt_jv given = dt_jv_str(x, a[0]);
+    char text[301];
+    const size_t n = given.n < sizeof text ? given.n : sizeof text - 1;
+    for (size_t i = 0; i < n; i++) text[i] = (unsigned char)given.u.s[i] < ' ' ? ' ' : given.u.s[i]; /* one line */
+    text[n] = '\0';
     x->raised = true;
-    dt_jinja_fail(x, "the template refuses: %.*s", (int)(text.n < 300 ? text.n : 300), text.u.s);
+    dt_jinja_fail(x, "the template refuses: %s", text);
 }
 
 FUNCTION(range)

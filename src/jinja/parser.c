@@ -85,7 +85,10 @@ static dt_jnode *body(dt_jparser *p, const char *ends)
         const dt_jtoken *t = p->at;
         p->x->line = t->line;
         if (t->kind == DT_JT_END && !ends) break;
-        if (t->kind == DT_JT_END) dt_jinja_fail(p->x, "expected %s, found the end of the template", ends);
+        if (t->kind == DT_JT_END) {
+            const char *last = strrchr(ends, ' ');
+            dt_jinja_fail(p->x, "expected %s, found the end of the template", last ? last + 1 : ends);
+        }
         dt_jnode *node = dt_jinja_node(p->x, t->kind == DT_JT_TEXT ? DT_JN_TEXT : DT_JN_PRINT, t->line);
         p->at++;
         if (t->kind == DT_JT_TEXT) {

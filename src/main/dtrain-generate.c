@@ -284,7 +284,9 @@ static int32_t most_own(const app *a, const dt_generate_options *g)
 {
     int32_t most = 1;
     for (const dt_sequence *s = a->seqs; s < a->seqs + a->n_seqs; s++) {
-        const int32_t n = s->max_ids - (a->opt.beams.n_beams > 1 ? s->n_prompt : dt_sequence_shared(g, s));
+        const int32_t n = s->max_ids - (g->recompute_at > 0        ? 0
+                                        : a->opt.beams.n_beams > 1 ? s->n_prompt
+                                                                   : dt_sequence_shared(g, s));
         most = n > most ? n : most;
     }
     return most;
@@ -301,7 +303,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
         n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
-    g.recompute_at = a->opt.beams.n_beams > 1 ? 0 : dt_model_recompute_length(&a->frozen.mc, max_len);
+    g.recompute_at = dt_model_recompute_length(&a->frozen.mc, max_len);
     size_passes(a, &g, n_mine, n_prompt);
     generate_size_images(a, &g, n_images);
     g.on_token = a->opt.stream ? stream_token : print_when_finished;

@@ -19,6 +19,7 @@ static const struct mixer MIXERS[] = {
     [STEP_ATTENTION] = {1 << SLOT_QKV, SLOT_O, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
     [STEP_MLP] = {OF_MLP, SLOT_DOWN, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
     [STEP_DELTA] = {1 << SLOT_DELTA_IN, SLOT_DELTA_OUT, SITE_ATTENTION, dt_delta_mix, dt_delta_mix_backward, NULL},
+    [STEP_LATENT] = {1 << SLOT_LATENT_IN, SLOT_O, SITE_ATTENTION, dt_latent_mix, dt_latent_mix_backward, NULL},
     [STEP_EXPERTS] = {OF_EXPERTS, SLOT_EXPERT_DOWN, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
                       dt_experts_finish}};
 

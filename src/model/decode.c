@@ -129,9 +129,9 @@ static dt_err move_rows(dt_model *m, const struct tokens *rows, int32_t n)
     void *const between = m->sets[0].raw;
     for (int64_t layer = 0; layer < m->mc->num_hidden_layers; layer++) {
         if (dt_model_layer(m->mc, layer).linear) continue;
-        DT_TRY(
-            m->ops->gather_rows(m->dev, m->cache[layer], rows->token, between, n, 2 * m->K, m->opt.dtype, m->stream));
-        DT_TRY(m->ops->scatter_rows(m->dev, between, rows->cache_row, m->cache[layer], n, 2 * m->K, m->opt.dtype,
+        DT_TRY(m->ops->gather_rows(m->dev, m->cache[layer], rows->token, between, n, m->K + m->Y, m->opt.dtype,
+                                   m->stream));
+        DT_TRY(m->ops->scatter_rows(m->dev, between, rows->cache_row, m->cache[layer], n, m->K + m->Y, m->opt.dtype,
                                     m->stream));
     }
     return DT_OK;

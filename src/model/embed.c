@@ -32,7 +32,8 @@ dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)
 /* zero has already checked the types of codes. */
 static bool fits(const dt_model *m, int part, dt_dtype dtype)
 {
-    return part == DT_CODES || part == DT_BLOCKS || dtype == (part == DT_SCALES ? DT_F32 : m->opt.dtype);
+    const bool is_float = part == DT_SCALES || part == DT_EXACT;
+    return part == DT_CODES || part == DT_BLOCKS || dtype == (is_float ? DT_F32 : m->opt.dtype);
 }
 
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)

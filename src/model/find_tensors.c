@@ -119,6 +119,7 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     int64_t n_in = 0;
     int n = 0;
     for (const struct module *k = first; k->slot == slot && k->name; k++) {
+        if (k->only_if && !dt_family_has(m->mc, k->only_if)) continue;
         dt_module_name(k, 0, names[n]);
         of.name[n] = names[n];
         of.n_out[n++] = dt_family_size(m->mc, k->out);
@@ -139,7 +140,7 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
     for (const enum step *s = f->steps; *s != STEP_END; s++) {
         if (*s == STEP_ADD) {
             of++;
-        } else if (*s == STEP_ATTENTION || *s == STEP_MLP) {
+        } else if (*s == STEP_ATTENTION || *s == STEP_LATENT || *s == STEP_MLP) {
             of->mixer = *s == STEP_MLP && b->traits.sparse         ? STEP_EXPERTS
                         : *s == STEP_ATTENTION && b->traits.linear ? STEP_DELTA
                                                                    : *s;
@@ -174,8 +175,11 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     bool complete = find_branches(u, m->mc->family, b);
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
+    b->correction = alone(u, of, SLOT_CORRECTION);
+    b->sinks = alone(u, of, SLOT_SINKS);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
-        const bool here = dt_family_find_in(of, s, b->traits) != NULL;
+        const struct module *first = dt_family_find_in(of, s, b->traits);
+        const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
         b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;
         complete = complete && here == dt_exists(b->linear[s].w);
     }

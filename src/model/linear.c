@@ -71,7 +71,7 @@ dt_err dt_linear_weight_gradient(const dt_model *m, const struct linear *l, cons
     void *dw = dt_gradient(g, l->w);
     if (!dw) return DT_OK;
     add_groups(l, group_start, &mm);
-    if (dt_is_trained(l->b)) {
+    if (dt_is_trained(l->b) && l->n_groups == 0) {
         mm.sums_of = l->in_first ? DT_SUMS_OF_B : DT_SUMS_OF_A;
         mm.sums = dt_gradient(g, l->b);
         mm.sums_dtype = g->dtype;

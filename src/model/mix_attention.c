@@ -2,13 +2,14 @@
  * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
 #include "mixer.h"
 
-dt_attention dt_block_attention(const dt_model *m, const struct block *b)
+dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     const dt_model_config *mc = m->mc;
     dt_attention at = {.n_seq = m->n_seq,
                        .n_heads = (int)mc->num_attention_heads,
                        .n_kv_heads = (int)mc->num_key_value_heads,
                        .head_dim = (int)mc->head_dim,
+                       .v_head_dim = (int)mc->v_head_dim,
                        .q_start = m->device.q_start,
                        .kv_start = m->device.kv_start,
                        .kv_len = m->device.kv_len,
@@ -17,7 +18,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .max_kv_len = m->max_kv_len,
                        .q_ld = m->W,
                        .kv_ld = m->W,
-                       .o_ld = m->Q,
+                       .o_ld = m->O,
                        .scale = 1,
                        .dt = m->opt.dtype,
                        .batch_invariant = dt_model_is_invariant(m)};
@@ -25,6 +26,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
     if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
     at.softcap = (float)mc->attn_softcap;
     at.bidirectional = b->bidirectional;
+    if (w) at.sinks = dt_weight(w, b->sinks);
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
     if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
     if (b->traits.windowed && m->grids) {
@@ -106,7 +108,7 @@ static dt_err make_qk(const dt_model *m, const struct block *b, const dt_param_v
 
 static dt_err attend(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
-    const dt_attention at = dt_block_attention(m, b);
+    const dt_attention at = dt_block_attention(m, b, w);
     const void *k = dt_at(a->qk, m->Q, m->elem), *v = dt_at(a->raw, m->Q + m->K, m->elem);
     DT_TRY(make_qk(m, b, w, a));
     return m->ops->attention_forward(m->dev, &at, a->qk, k, v, a->att, m->train ? a->lse : NULL, m->stream);
@@ -116,10 +118,10 @@ static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_pa
                            void *cache)
 {
     void *k = cache, *v = dt_at(k, m->K, m->elem);
-    dt_attention at = dt_block_attention(m, b);
+    dt_attention at = dt_block_attention(m, b, w);
     dt_heads h = heads_of(m, b, w);
     h.kv_row = m->device.cache_row;
-    h.kv_ld = at.kv_ld = 2 * m->K;
+    h.kv_ld = at.kv_ld = m->K + m->Y;
     at.by_library = false; /* keys are in slots */
     if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
     if (m->mc->qk_norm_whole) DT_TRY(norm_whole(m, b, w, a, a->raw));
@@ -211,7 +213,10 @@ static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_
 dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                                  const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
-    const dt_attention at = dt_block_attention(m, b);
+    dt_attention at = dt_block_attention(m, b, w);
+    at.dsinks = dt_gradient(g, b->sinks);
+    at.dsinks_dtype = g->dtype;
+    at.accumulate_dsinks = g->accumulate;
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
     const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_qkv = {.low = a->low[SLOT_QKV]};
@@ -219,7 +224,7 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
     const bool gated = m->mc->attn_output_gate;
     const dt_blocks rows = gate_rows(m);
     if (gated && dt_linear_keeps_input(&b->linear[SLOT_O])) DT_TRY(make_gated(m, a));
-    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->Q, dy, m->C, m->s.datt, m->Q,
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->O, dy, m->C, m->s.datt, m->O,
                               of_o, m->n_tok));
     if (gated)
         DT_TRY(m->ops->sigmoid_gate_backward(m->dev, &rows, a->att, a->gate, m->s.datt, m->s.datt, a->gate, m->stream));

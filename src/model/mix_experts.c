@@ -7,13 +7,23 @@
  * token's experts have a fixed order: results do not depend on the number of threads, nor on other tokens.
  *
  * Backward computes the gradient of a weight from the activations in front of down_e, which exist anyway:
- * dw_te = dy_t . down_e(act) = (down_e^T dy_t) . act. The outputs of the experts are therefore not kept. */
+ * dw_te = dy_t . (D_e act + b_e) = (D_e^T dy_t) . act + dy_t . b_e, for down_e with the matrix D_e and the bias b_e, if
+ * it has one. The outputs of the experts are therefore not kept. */
 #include "mixer.h"
 
-static dt_routing route_of(const dt_model *m)
+static dt_routing route_of(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
-    return (dt_routing){
-        .n_tok = m->n_tok, .n_experts = (int32_t)m->E, .k = (int32_t)m->k, .normalise = m->mc->norm_topk_prob};
+    const dt_model_config *mc = m->mc;
+    return (dt_routing){.n_tok = m->n_tok,
+                        .n_experts = (int32_t)m->E,
+                        .k = (int32_t)m->k,
+                        .normalise = mc->norm_topk_prob,
+                        .sigmoid = mc->sigmoid_router,
+                        .n_groups = (int32_t)mc->n_group,
+                        .k_groups = (int32_t)mc->topk_group,
+                        .group_best = (int32_t)mc->group_best,
+                        .scale = (float)mc->routed_scaling_factor,
+                        .correction = dt_weight(w, b->correction)};
 }
 
 static bool shares(const struct block *b) { return dt_exists(b->linear[SLOT_UP].w); }
@@ -23,7 +33,8 @@ static int64_t n_rows(const dt_model *m) { return m->n_tok * m->k; }
 /* act from up. */
 static dt_err make_act(const dt_model *m, const struct expert_acts *a)
 {
-    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, n_rows(m), m->X, m->stream);
+    return m->ops->glu_forward(m->dev, m->mc->act, (float)m->mc->swiglu_limit, a->up, a->act, m->opt.dtype, n_rows(m),
+                               m->X, m->stream);
 }
 
 /* s.rows = the row of x of each assignment's token. */
@@ -35,7 +46,7 @@ static dt_err gather(const dt_model *m, const struct expert_acts *a, const void 
 static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct expert_acts *a,
                     const void *x)
 {
-    const dt_routing r = route_of(m);
+    const dt_routing r = route_of(m, b, w);
     const struct with_matmul alone = {0};
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
     DT_TRY(m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->stream));
@@ -72,6 +83,18 @@ dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_para
                                 m->stream);
 }
 
+/* The gradient of the layer's bias from dy, rows of its output. weight: the rows have weights, whose gradients get the
+ * bias's part; NULL: they have none. */
+static dt_err bias_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
+                            const struct expert_acts *a, const void *dy, const float *weight)
+{
+    void *dbias = dt_gradient(g, l->b);
+    if (!dt_exists(l->b) || (!dbias && !weight)) return DT_OK;
+    return m->ops->group_bias_backward(m->dev, dy, a->start, weight ? a->assignment : NULL, weight,
+                                       weight ? dt_weight(w, l->b) : NULL, weight ? m->s.dweight : NULL, dbias,
+                                       g->dtype, g->accumulate, n_rows(m), m->E, l->n_out, m->opt.dtype, m->stream);
+}
+
 /* From dy: the gradients of down, of the weights (s.dweight), and of up's output, which replaces it. */
 static dt_err down_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                             const struct expert_acts *a, const void *dy)
@@ -83,8 +106,10 @@ static dt_err down_backward(const dt_model *m, const struct block *b, const dt_p
     DT_TRY(dt_linear_input_gradient(m, down, w, m->s.rows, m->C, m->s.drows, m->X, each, n_rows(m)));
     DT_TRY(m->ops->weigh_rows(m->dev, a->act, m->s.drows, a->assignment, a->weight, m->s.dweight, n_rows(m), m->X,
                               m->opt.dtype, m->stream));
+    DT_TRY(bias_backward(m, down, w, g, a, m->s.rows, a->weight));
     DT_TRY(dt_linear_weight_gradient(m, down, g, a->act, m->X, m->s.rows, m->C, n_rows(m), a->start));
-    return m->ops->glu_backward(m->dev, m->mc->act, a->up, m->s.drows, a->up, m->opt.dtype, n_rows(m), m->X, m->stream);
+    return m->ops->glu_backward(m->dev, m->mc->act, (float)m->mc->swiglu_limit, a->up, m->s.drows, a->up, m->opt.dtype,
+                                n_rows(m), m->X, m->stream);
 }
 
 /* The gradients of up, and s.dnorm = its part of the gradient of x, plus addend (NULL: 0). */
@@ -93,6 +118,7 @@ static dt_err up_backward(const dt_model *m, const struct block *b, const dt_par
 {
     const struct linear *up = &b->linear[SLOT_EXPERT_UP];
     const struct with_matmul each = {.group_start = a->start};
+    DT_TRY(bias_backward(m, up, w, g, a, a->up, NULL));
     if (dt_is_trained(up->w)) {
         DT_TRY(gather(m, a, x));
         DT_TRY(dt_linear_weight_gradient(m, up, g, m->s.rows, m->C, a->up, 2 * m->X, n_rows(m), a->start));
@@ -108,7 +134,7 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const struct expert_acts *k = &a->experts;
     const struct linear *router = &b->linear[SLOT_ROUTER];
     const struct with_matmul onto = {.addend = m->s.dnorm};
-    const dt_routing r = route_of(m);
+    const dt_routing r = route_of(m, b, w);
     const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
     if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
     DT_TRY(down_backward(m, b, w, g, k, dy));

@@ -11,7 +11,7 @@ static dt_err make_plain(const dt_model *m, const struct block *b, const struct 
     const int64_t F = b->linear[SLOT_DOWN].n_in;
     if (!m->mc->gated_mlp)
         return m->ops->act_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok * F, m->stream);
-    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, F, m->stream);
+    return m->ops->glu_forward(m->dev, m->mc->act, 0, a->up, a->act, m->opt.dtype, m->n_tok, F, m->stream);
 }
 
 static dt_err make_act(const dt_model *m, const struct block *b, const struct block_acts *a)
@@ -71,7 +71,7 @@ dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, cons
     DT_TRY(dt_linear_backward(m, down, w, g, a->act, F, dy, m->C, m->s.dact, F, slope, T));
     DT_TRY(row_gate_backward(m, b, a));
     if (mc->gated_mlp)
-        DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, F, m->stream));
+        DT_TRY(m->ops->glu_backward(m->dev, mc->act, 0, a->up, m->s.dact, dup, m->opt.dtype, T, F, m->stream));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
     const void *x = dt_mixer_input(b, i, a);
     DT_TRY(dt_linear_backward(m, up, w, g, x, m->C, dup, U, m->s.dnorm, m->C, alone, T));

@@ -45,6 +45,11 @@ dt_err dt_delta_mix(const dt_model *m, const struct block *b, const dt_param_vie
                     const void *x, void *cache, const void **inner);
 dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                              const dt_grad_view *g, const struct block_acts *a, const void *dy);
+/* mix_latent.c */
+dt_err dt_latent_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                     const void *x, void *cache, const void **inner);
+dt_err dt_latent_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                              const dt_grad_view *g, const struct block_acts *a, const void *dy);
 /* mix_experts.c */
 dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                       const void *x, void *cache, const void **inner);

@@ -1,7 +1,9 @@
 /* model_private.h - shared declarations of the layer loop.
  *
  * Symbols  T tokens of the micro-batch, C hidden_size, Q = num_attention_heads * head_dim,
- *          K = num_key_value_heads * head_dim, W = Q + 2K, F the width of an MLP's hidden layer (blocks may differ),
+ *          K = num_key_value_heads * head_dim; of values O = num_attention_heads * v_head_dim (usually Q) and
+ *          Y = num_key_value_heads * v_head_dim (usually K); W = Q + K + Y,
+ *          F the width of an MLP's hidden layer (blocks may differ),
  *          U = F (plain MLP) or 2F (gate and up concatenated), V vocab_size, R rows of a chunk of the head.
  *          Of linear attention: H value heads, Z their width, M = Z and the width of q and k, I = M + Z + 2 H.
  *          Of mixtures: E num_experts, k num_experts_per_tok, X moe_intermediate_size, N = T k rows.
@@ -77,7 +79,8 @@ struct block {
     bool bidirectional;
     dt_layer traits;
     struct branch branch[N_BRANCHES];
-    struct tensor_at q_norm, k_norm;                   /* optional */
+    struct tensor_at q_norm, k_norm, sinks;            /* optional */
+    struct tensor_at correction;                       /* optional: of a router */
     struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];
 };
@@ -120,6 +123,15 @@ struct delta_acts {
     void *normed; /* [T,Z]: after norm and gate */
 };
 
+/** Activations of latent attention (mix_latent.c). A row of in has the compressed key and value, the shared part of
+ *  keys, and the compressed query, or the query. */
+struct latent_acts {
+    void *in;               /* [T,A] */
+    float *rstd_q, *rstd_k; /* [T] */
+    /* cheap to recompute: after their norms */
+    void *q, *kv; /* [T,q_lora_rank], [T,kv_lora_rank] */
+};
+
 /** Activations of a branch. */
 struct branch_acts {
     void *norm; /* [T,C]: output of its norm pre; cheap to recompute */
@@ -137,13 +149,14 @@ struct branch_acts {
 struct block_acts {
     void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
     void *raw;                  /* [T,W]: q, k, v */
-    void *att;                  /* [T,Q] */
+    void *att;                  /* [T,O] */
     void *up;                   /* [T,U]: before the activation; backward overwrites it with its gradient (gated) */
     float *row_gate;            /* [T]: of an MLP with a gate, before the sigmoid */
     float *lse;                 /* [T, heads] */
     void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
     struct branch_acts branch[N_BRANCHES];
     struct expert_acts experts;
+    struct latent_acts latent;
     struct delta_acts delta; /* in the memory of raw, att and lse */
     void *gate;              /* [T,Q]: of attention's output; backward overwrites it with its gradient */
     /* cheap to recompute */
@@ -159,7 +172,7 @@ struct scratch {
     void *dact;  /* [T,F] */
     void *dgate; /* [T]: gradient of row_gate */
     void *dnorm; /* [T,C] */
-    void *datt;  /* [T,Q] */
+    void *datt;  /* [T,O] */
     void *dqkv;  /* [T,W] */
     float *attention, *norm;
     void *wide;         /* [T,2Q+2K]: queries, gates, keys and values as their matmul writes them, or their gradients */
@@ -169,10 +182,13 @@ struct scratch {
     float *dg, *dbeta;  /* [T,H] */
     float *delta;       /* scratch of the delta rule */
     int64_t delta_elems;
-    void *rows;     /* [N,C]: inputs or outputs of experts, or their gradients */
-    void *drows;    /* [N,X]: gradient of act */
-    float *dweight; /* [T,k] */
-    void *dlogits;  /* [T,E] */
+    void *latent_kv; /* [T, keys and values of latent attention], as their matmul writes them, or their gradients */
+    void *dlatent;   /* [T,A] */
+    void *dlatent_q, *dlatent_kv; /* gradients of latent.q and .kv */
+    void *rows;                   /* [N,C]: inputs or outputs of experts, or their gradients */
+    void *drows;                  /* [N,X]: gradient of act */
+    float *dweight;               /* [T,k] */
+    void *dlogits;                /* [T,E] */
     int64_t attention_elems;
     void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
     void *low_d; /* [T, maximum r]: gradient of h */
@@ -352,7 +368,8 @@ struct dt_model {
     dt_stream *stream;
     dt_phase *phase;
 
-    int64_t C, Q, K, W, V;
+    int64_t C, Q, K, O, Y, W, V;
+    int64_t A;          /* of latent attention: the width of its latent_acts.in; 0: none */
     int64_t E, k, X;    /* 0: no experts */
     int64_t H, Z, M, I; /* 0: no linear attention */
     size_t elem;        /* bytes of an activation or parameter */
@@ -405,7 +422,7 @@ struct dt_model {
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
 
-    /* [layers]: [rows of all slots, 2K], each row keys then values; of linear attention dt_delta_cache */
+    /* [layers]: [rows of all slots, K + Y], each row keys then values; of linear attention dt_delta_cache */
     void **cache;
     struct cached *cached;     /* [cache_seqs + cache_prompts] */
     struct graphs *graphs;     /* NULL: no graphs */
@@ -587,7 +604,7 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         int64_t n_rows);
 
 /* mix_attention.c */
-dt_attention dt_block_attention(const dt_model *m, const struct block *b);
+dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w);
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to

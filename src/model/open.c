@@ -77,6 +77,14 @@ static void place_delta(const dt_model *m, struct arena *a, struct delta_acts *s
     s->beta = dt_take(a, T, m->H, sizeof(float));
 }
 
+static void place_latent(const dt_model *m, struct arena *a, struct latent_acts *s)
+{
+    const int64_t T = m->A > 0 ? m->opt.max_tok : 0;
+    s->in = dt_take(a, T, m->A, m->elem);
+    s->rstd_q = dt_take(a, T, 1, sizeof(float));
+    s->rstd_k = dt_take(a, T, 1, sizeof(float));
+}
+
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
@@ -85,9 +93,10 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     const size_t from = a->used;
     s->raw = dt_take(a, T, m->W, e);
     if (!dt_model_keeps_raw(m)) s->qk = s->raw;
-    s->att = dt_take(a, T, m->Q, e);
+    s->att = dt_take(a, T, m->O, e);
     s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
     s->gate = dt_take(a, m->mc->attn_output_gate ? T : 0, m->Q, e);
+    place_latent(m, a, &s->latent);
     const size_t full_end = a->used;
     a->used = from; /* a layer has one kind of attention */
     place_delta(m, a, &s->delta);
@@ -114,6 +123,8 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     s->experts.act = dt_take(a, T * m->k, m->X, e);
     s->delta.mixed = dt_take(a, T, m->M, e);
     s->delta.normed = dt_take(a, T, m->Z, e);
+    s->latent.q = dt_take(a, T, m->mc->q_lora_rank, e);
+    s->latent.kv = dt_take(a, T, m->mc->kv_lora_rank, e);
     if (!m->mc->qk_norm) return;
     if (dt_model_keeps_raw(m)) s->qk = dt_take(a, T, m->W, e);
     s->rstd_q = dt_take(a, T, m->mc->num_attention_heads, f);
@@ -136,7 +147,7 @@ static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, a_block(m)); /* for the largest batch */
+    dt_attention at = dt_block_attention(m, a_block(m), NULL); /* for the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not batch-invariant */
@@ -151,8 +162,11 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.dlogits = dt_take(a, T, m->E, e);
     const size_t mlp_end = a->used;
     a->used = from;
-    m->s.datt = dt_take(a, T, m->Q, e);
+    m->s.datt = dt_take(a, T, m->O, e);
     m->s.dqkv = dt_take(a, T, m->W, e);
+    m->s.dlatent = dt_take(a, T, m->A, e);
+    m->s.dlatent_q = dt_take(a, T, m->mc->q_lora_rank, e);
+    m->s.dlatent_kv = dt_take(a, T, m->mc->kv_lora_rank, e);
     m->s.attention = dt_take(a, m->s.attention_elems, 1, sizeof(float));
     const size_t full_end = mlp_end > a->used ? mlp_end : a->used;
     a->used = from;
@@ -222,7 +236,7 @@ static void place_tables(dt_model *m, struct arena *a)
     }
 }
 
-/* Work space of linear attention and of attention with a gate, in forward, too. */
+/* Work space of linear and latent attention, and of attention with a gate, in forward, too. */
 static void place_mixers(dt_model *m, struct arena *a)
 {
     const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
@@ -231,6 +245,7 @@ static void place_mixers(dt_model *m, struct arena *a)
     m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
     m->s.gated = dt_take(a, gated, m->Q, m->elem);
     m->s.delta = dt_take(a, m->s.delta_elems, 1, sizeof(float));
+    m->s.latent_kv = dt_take(a, m->A > 0 ? m->opt.max_tok : 0, dt_family_size(m->mc, SIZE_LKV), m->elem);
 }
 
 /* Floats of scratch of linear attention's gradients of weights. */
@@ -249,7 +264,8 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     place_tables(m, a);
     m->stage_norm = place_stats(m, a, m->has_norm_stage);
     if (m->opt.training) {
-        const int64_t widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : 0),
+        const int64_t latent = dt_max_i64(m->mc->q_lora_rank, m->mc->kv_lora_rank),
+                      widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : latent),
                                           m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
                       norm = dt_max_i64(dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest), delta_sums(m)),
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
@@ -397,7 +413,7 @@ static void place_kept(dt_model *m, struct arena *a)
     a->used = from > m->tower_nbytes ? from : m->tower_nbytes; /* the tower runs while the cache holds data */
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
         m->cache[i] = dt_model_layer(m->mc, i).linear ? dt_take(a, (int64_t)dt_delta_cache_at(m, NULL).nbytes, 1, 1)
-                                                      : dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
+                                                      : dt_take(a, dt_cache_rows(&m->opt), m->K + m->Y, m->elem);
     if (backward_end > a->used) a->used = backward_end;
 }
 
@@ -511,7 +527,10 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
     m->C = mc->hidden_size;
     m->Q = mc->num_attention_heads * mc->head_dim;
     m->K = mc->num_key_value_heads * mc->head_dim;
-    m->W = m->Q + 2 * m->K;
+    m->O = mc->num_attention_heads * dt_model_v_dim(mc);
+    m->Y = mc->num_key_value_heads * dt_model_v_dim(mc);
+    m->W = m->Q + m->K + m->Y;
+    if (mc->kv_lora_rank > 0) m->A = dt_family_size(mc, SIZE_LKR) + (mc->q_compressed ? mc->q_lora_rank : m->Q);
     m->V = mc->vocab_size;
     if (dt_model_n_linear(mc) > 0) {
         m->H = dt_family_size(mc, SIZE_H), m->Z = dt_family_size(mc, SIZE_Z), m->M = dt_family_size(mc, SIZE_M);
@@ -559,7 +578,8 @@ size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *
     const int64_t n_linear = dt_model_n_linear(mc), n_rows = dt_cache_rows(opt) * (mc->num_hidden_layers - n_linear),
                   inputs = (mc->linear_conv_kernel_dim - 1) * dt_family_size(mc, SIZE_M),
                   state = dt_family_size(mc, SIZE_Z) * mc->linear_key_head_dim;
-    const size_t keys = (size_t)(n_rows * 2 * mc->num_key_value_heads * mc->head_dim) * dt_dtype_size(opt->dtype),
+    const size_t keys = (size_t)(n_rows * mc->num_key_value_heads * (mc->head_dim + dt_model_v_dim(mc))) *
+                        dt_dtype_size(opt->dtype),
                  slot = (size_t)inputs * dt_dtype_size(opt->dtype) + (size_t)state * sizeof(float);
     return keys + (n_linear > 0 ? (size_t)n_linear * (size_t)dt_cache_slots(opt) * slot : 0);
 }
@@ -588,7 +608,9 @@ static bool find_whole_attention(dt_model *m, dt_attention *at)
     m->train = m->opt.training;
     for (int64_t i = 0; i < m->n_stages; i++) {
         if (m->stages[i].role != DT_UNIT_BLOCK) continue;
-        *at = dt_block_attention(m, &m->stages[i].block);
+        const struct block *b = &m->stages[i].block;
+        *at = dt_block_attention(m, b, NULL);
+        if (dt_exists(b->sinks)) at->sinks = b; /* arrays are ignored */
         at->by_library = true;
         if (at->window == 0 || at->window >= len) return true;
     }

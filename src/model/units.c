@@ -28,6 +28,11 @@ static const struct slot_kind {
     [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
     [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_LATENT_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
+    [SLOT_LATENT_Q] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_LATENT_KV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_CORRECTION] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_SINKS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
@@ -70,7 +75,8 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     const struct slot_kind *is = &SLOTS[k->slot];
     const bool norm = is->kind == DT_KIND_NORM, ones = norm && (!b->mc->norm_plus_one || k->slot == SLOT_DELTA_NORM),
                linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
-    const bool alone = k->slot == SLOT_CLASS || k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG;
+    const bool alone = k->slot == SLOT_CLASS || k->slot == SLOT_SINKS || k->slot == SLOT_DT_BIAS ||
+                       k->slot == SLOT_A_LOG || k->slot == SLOT_CORRECTION;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     dt_module_name(k, expert, module);
     snprintf(name, sizeof name, "%s%s%s", b->prefix, module, alone ? "" : ".weight");
@@ -81,6 +87,10 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     if (k->slot == SLOT_DT_BIAS || k->slot == SLOT_A_LOG) {
         t->init_std = 0;
         t->init_value = k->slot == SLOT_DT_BIAS ? 1 : (float)log(8); /* transformers: log of uniform in (0.01, 16) */
+    }
+    if (k->slot == SLOT_CORRECTION) {
+        t->part = DT_EXACT, t->trainable = t->decay = false, t->init_std = 0;
+        dt_unit_lay_out(b->unit);
     }
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
@@ -106,46 +116,54 @@ static const struct family_fused *find_fused(const dt_family *f, enum slot slot)
 }
 
 /* Describe the tensor of files that may contain the last one: that of modules first .. end-1 of all experts. */
-static void note_fused(const struct builder *b, const struct module *of, int first, int end, int i, int64_t expert)
+static void note_fused(const struct builder *b, const struct module *of, int first, int end, int i, int64_t expert,
+                       bool bias)
 {
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
     const struct family_fused *fused = find_fused(b->mc->family, of[i].slot);
-    if (!fused) return;
-    const bool each = of[i].flags & PER_EXPERT, turned = of[i].flags & IN_FIRST;
-    const int64_t in = dt_family_size(b->mc, of[i].in);
+    const bool each = of[i].flags & PER_EXPERT, turned = of[i].flags & IN_FIRST && !bias;
+    const int64_t in = bias ? 1 : dt_family_size(b->mc, of[i].in);
+    if (!fused || (bias && !each)) return;
     int64_t before = 0, out = 0;
-    for (int k = first; k < end && !is_left_out(b, &of[k]); k++) {
+    for (int k = first; k < end; k++) {
+        if (is_left_out(b, &of[k])) continue;
         if (k < i) before += dt_family_size(b->mc, of[k].out);
         out += dt_family_size(b->mc, of[k].out);
     }
     t->fused = (dt_fused){.name = fused->name,
                           .n_prefix = (int)strlen(b->prefix),
+                          .bias = bias,
                           .first = (expert * out + before) * in,
-                          .n_dims = each ? 3 : 2,
+                          .n_dims = (each ? 3 : 2) - bias,
                           .saved = fused->saved};
     t->fused.shape[0] = b->mc->num_experts;
     t->fused.shape[each] = turned ? in : out;
     t->fused.shape[each + 1] = turned ? out : in;
 }
 
-static dt_err add_bias(const struct builder *b, const struct module *k, bool new_group)
+static dt_err add_bias(const struct builder *b, const struct module *k, int64_t expert, bool new_group)
 {
-    char name[DT_NAME_MAX];
+    char name[2 * DT_NAME_MAX], module[64];
     const int64_t n = dt_family_size(b->mc, k->out);
-    snprintf(name, sizeof name, "%s%s.bias", b->prefix, k->name);
+    dt_module_name(k, expert, module);
+    snprintf(name, sizeof name, "%s%s.bias", b->prefix, module);
     DT_TRY(dt_unit_add(b->unit, name, 1, &n, new_group, false, 0, 0));
-    b->unit->tensors[b->unit->n_tensors - 1].split = SLOTS[k->slot].split_bias;
+    dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
+    t->split = SLOTS[k->slot].split_bias;
+    t->of_expert = k->flags & PER_EXPERT;
     return DT_OK;
 }
 
-/* Modules first .. end-1, which one matmul computes. */
-static dt_err add_weights(const struct builder *b, const struct module *of, int first, int end)
+/* Weights or biases of modules first .. end-1, which one matmul computes. The first is left out only together with the
+ * others. */
+static dt_err add_all(const struct builder *b, const struct module *of, int first, int end, bool bias)
 {
     const int64_t n = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1;
     for (int64_t e = 0; e < n; e++)
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++) {
-            DT_TRY(add_weight(b, &of[i], e, e == 0 && i == first));
-            note_fused(b, of, first, end, i, e);
+        for (int i = first; i < end; i++) {
+            if (is_left_out(b, &of[i]) || (bias && !dt_family_has(b->mc, of[i].bias_if))) continue;
+            DT_TRY((bias ? add_bias : add_weight)(b, &of[i], e, e == 0 && i == first));
+            note_fused(b, of, first, end, i, e, bias);
         }
     return DT_OK;
 }
@@ -154,9 +172,8 @@ dt_err dt_units_build(const struct builder *b, const struct module *of)
 {
     for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
-        DT_TRY(add_weights(b, of, first, end));
-        for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
-            if (dt_family_has(b->mc, of[i].bias_if)) DT_TRY(add_bias(b, &of[i], i == first));
+        DT_TRY(add_all(b, of, first, end, false));
+        DT_TRY(add_all(b, of, first, end, true));
     }
     return DT_OK;
 }
@@ -276,7 +293,8 @@ static double linear_flops(const dt_model_config *mc)
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared)
 {
-    const double L = (double)mc->num_hidden_layers, Q = (double)(mc->num_attention_heads * mc->head_dim),
+    const double L = (double)mc->num_hidden_layers,
+                 Q = (double)(mc->num_attention_heads * (mc->head_dim + dt_model_v_dim(mc))) / 2,
                  n_linear = (double)dt_model_n_linear(mc);
     const bool predicts = dt_units_find(units, n_units, DT_UNIT_HEAD) >= 0;
     double per_token = 0;

@@ -38,6 +38,15 @@ COUNT(embedding_backward)
     if (x->n_tok > CHUNK) count_moves(dev, s, "embedding_backward", n / CHUNK * sizeof(float));
 }
 
+/* ---- biases of experts ------------------------------------------------------------------------------------------- */
+
+COUNT(group_bias_backward)
+{
+    const double rows = matrix_nbytes(x->n_rows, x->width, x->dt);
+    if (x->dbias) count_moves(dev, s, "group_bias_backward", rows + matrix_nbytes(x->n_groups, x->width, x->gt));
+    if (x->weight) count_moves(dev, s, "group_bias_backward", rows + matrix_nbytes(x->n_groups, x->width, x->dt));
+}
+
 /* ---- norms, heads ------------------------------------------------------------------------------------------------ */
 
 /* A second launch adds the blocks' sums for the gradients of the weights. Number of blocks: that of an H100. */

@@ -99,12 +99,22 @@ static void free_pad(json_t *root, const dt_new_tokens *more)
     json_object_set_new(root, "pad_token_id", json_null());
 }
 
+/* Layers for multi-token prediction are not exported. */
+static void drop_prediction(json_t *root)
+{
+    static const char *const keys[] = {"num_nextn_predict_layers", "num_mtp_layers"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (json_object_get(root, keys[i])) json_object_set_new(root, keys[i], json_integer(0));
+}
+
 /* Edit the language model's object: root or its text_config. */
 static void edit_language(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
     if (n_labels > 0) set_labels(root, n_labels);
+    json_object_del(root, "quantization_config"); /* exported weights are plain */
     free_pad(root, opt->new_tokens);
+    drop_prediction(root);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
     if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));

@@ -71,6 +71,12 @@ static void choose_slots(export_job *j)
     j->slots[j->head] = head;
 }
 
+/* The type of a slot in the files. */
+static dt_st_type type_of(const export_job *j, const dt_stored_slot *s)
+{
+    return s->tensor->part == DT_EXACT ? DT_ST_F32 : j->opt->dtype;
+}
+
 /* The name in the model, without a prefix. */
 static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
 {
@@ -122,8 +128,10 @@ static dt_err make_layout(export_job *j)
         j->entry[i] = fused && f->first > 0 ? n - 1 : n;
         if (j->entry[i] < n) continue;
         if (fused) snprintf(j->names[i], sizeof j->names[i], "%s", dt_tensor_fused(t).name);
-        entries[n++] = (dt_st_entry){
-            .name = j->names[i], .n_dims = fused ? f->n_dims : t->n_dims, .shape = fused ? f->shape : t->shape};
+        entries[n++] = (dt_st_entry){.name = j->names[i],
+                                     .n_dims = fused ? f->n_dims : t->n_dims,
+                                     .shape = fused ? f->shape : t->shape,
+                                     .exact = t->part == DT_EXACT};
     }
     const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, n,
                                          j->opt->dtype, shard_size(j->opt));
@@ -238,7 +246,7 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
                       int64_t n, const void **out)
 {
     dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->slice));
-    const dt_st_type type = j->opt->dtype;
+    const dt_st_type type = type_of(j, s);
     char *to = j->chunks->converted;
     if (d->rank > 0 || d->scales) {
         if (d->scales)
@@ -260,7 +268,7 @@ static dt_err put(export_job *j, const char *path, int i, const char *from, int6
 {
     const dt_coded *c = &j->slots[i].tensor->coded;
     const int64_t n_out = c->n_out, n_in = c->n_in, at = offset_of(j, i);
-    const size_t size = dt_st_type_size(j->opt->dtype);
+    const size_t size = dt_st_type_size(type_of(j, &j->slots[i]));
     char *run = from == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
     if (!c->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
     for (int64_t k = 0; k < n_in; k++) {

@@ -85,7 +85,7 @@ static int64_t share_of(const dt_rollout *r, int nranks)
  * long. */
 static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
 {
-    if (r->recompute_at > 0) return 0;
+    if (r->recompute_at > 0 && !r->opt.beams) return 0;
     const int64_t each = rollout_n_drawn(r), begin = dt_ceil_div(n, each),
                   all = dt_ceil_div(share_of(r, nranks) - 1, each) + 1;
     return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
@@ -96,7 +96,7 @@ static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_o
 {
     o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n);
     const int64_t n_prompts = n_prompts_for(r, nranks, n), shared = n_prompts > 0 ? r->max_prompt : 0;
-    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->max_len - shared);
+    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->recompute_at > 0 ? r->max_len : r->max_len - shared);
     o->cache_prompts = (int32_t)dt_max_i64(o->cache_prompts, n_prompts);
     o->cache_prompt_len = (int32_t)dt_max_i64(o->cache_prompt_len, shared);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n);
@@ -133,7 +133,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
 {
     dt_model_options *o = t->model_opt;
     int32_t n_slots;
-    r->recompute_at = r->opt.beams ? 0 : dt_model_recompute_length(t->mc, r->max_len);
+    r->recompute_at = dt_model_recompute_length(t->mc, r->max_len);
     DT_TRY(find_slots(r, t, &n_slots));
     o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes one token of each sequence */
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);

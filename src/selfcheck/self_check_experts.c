@@ -10,23 +10,29 @@ static tolerance near(double floats, double stored, dt_dtype dt) { return (toler
 static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* Routing and its backward, and the sums of the rows of the experts. */
-static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
+static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool groups)
 {
-    const dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
+    dt_routing r = {.n_tok = TOK, .n_experts = n_experts, .k = k, .normalise = k > 1};
+    if (groups) r.sigmoid = true, r.n_groups = 8, r.k_groups = 3, r.group_best = 2, r.scale = 2.5f;
     const int64_t N = TOK * (int64_t)k, width = 67;
-    begin(c, "experts, %d of %d, %s", k, n_experts, dt_dtype_name(dt));
+    begin(c, "experts, %d of %d%s, %s", k, n_experts, groups ? " in groups" : "", dt_dtype_name(dt));
     const array prob = put(c, DT_F32, TOK * (int64_t)n_experts, 4), expert = room_bytes(c, sizeof(int32_t), N),
                 weight = room(c, DT_F32, N), start = room_bytes(c, sizeof(int32_t), n_experts + 1),
                 row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
                 token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
                 sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
-                load = put(c, DT_F32, n_experts, 1), dlogits = room(c, dt, TOK * (int64_t)n_experts);
+                load = put(c, DT_F32, n_experts, 1), correction = put(c, DT_F32, n_experts, 1),
+                dlogits = room(c, dt, TOK * (int64_t)n_experts), bias = put(c, dt, n_experts * width, 1),
+                dbias = room(c, DT_F32, n_experts * width);
     EACH_DEVICE (c) {
+        r.correction = groups ? at(c, correction) : NULL;
         RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
         RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token),
             at(c, load));
         RUN(c, combine_rows, at(c, x), at(c, row), at(c, weight), at(c, sum), at(c, sum), TOK, k, width, dt);
         RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
+        RUN(c, group_bias_backward, at(c, dy), at(c, start), at(c, assignment), at(c, weight), at(c, bias),
+            at(c, dweight), at(c, dbias), DT_F32, false, N, n_experts, width, dt);
         RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
     }
     compare(c, "route", prob, near(64, 0, dt));
@@ -41,6 +47,7 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k)
     compare(c, "weigh_rows: x", x, near(64, 0, dt));
     compare(c, "weigh_rows: dy", dy, near(64, 0, dt));
     compare(c, "weigh_rows: dweight", dweight, near(64 + of_sum(67), 0, dt));
+    compare(c, "group_bias_backward", dbias, near(64 + of_sum((double)N), 0, dt));
     compare(c, "route_backward", dlogits, near(256 + of_sum(67), 0, dt));
     end(c);
 }
@@ -66,7 +73,7 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
 {
     static const int32_t START[] = {0, 0, 33, 34, 200, 200, 263};
     enum { N_GROUPS = sizeof START / sizeof START[0] - 1, N = 263 };
-    const bool of_weights = way == 3;
+    const bool of_weights = way == 3, biased = way < 2;
     dt_matmul mm = way < 2    ? dt_dense_matmul(N, n_out, n_in, false, true, dt, dt)
                    : way == 2 ? dt_dense_matmul(N, n_in, n_out, false, false, dt, dt)
                               : dt_dense_matmul(n_out, n_in, N, true, false, dt, DT_F32);
@@ -77,9 +84,10 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
           dt_dtype_name(dt));
     const array start = put_bytes(c, START, sizeof *START, N_GROUPS + 1), a = put(c, dt, N * mm.lda, 1),
                 b = put(c, dt, of_weights ? N * mm.ldb : matrices, 1),
-                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1);
+                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1), bias = put(c, dt, N_GROUPS * n_out, 1);
     EACH_DEVICE (c) {
         mm.group_start = at(c, start);
+        mm.bias = biased ? at(c, bias) : NULL;
         RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
     }
     compare(c, NULL, to, near(of_sum(of_weights ? N : (double)mm.k), 0, dt));
@@ -89,9 +97,10 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
 void check_experts_cases(check *c)
 {
     for (int t = 0; t < N_TYPES; t++) {
-        routing(c, TYPES[t], 5, 2);
-        routing(c, TYPES[t], 128, MOST);
-        routing(c, TYPES[t], 33, 1);
+        routing(c, TYPES[t], 5, 2, false);
+        routing(c, TYPES[t], 128, MOST, false);
+        routing(c, TYPES[t], 33, 1, false);
+        routing(c, TYPES[t], 128, MOST, true);
         row_gates(c, TYPES[t], 64);
         row_gates(c, TYPES[t], 131);
         for (int way = 0; way < 4; way++) {

@@ -56,13 +56,22 @@ static void activations(check *c, dt_dtype dt)
         x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n);
         const array dx = room(c, dt, 2 * n);
         EACH_DEVICE (c) {
-            RUN(c, glu_forward, (dt_activation)act, at(c, x), at(c, y), dt, n_rows, width);
-            RUN(c, glu_backward, (dt_activation)act, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
+            RUN(c, glu_forward, (dt_activation)act, 0, at(c, x), at(c, y), dt, n_rows, width);
+            RUN(c, glu_backward, (dt_activation)act, 0, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
         }
         compare(c, "glu_forward", y, near(64, 1, dt));
         compare(c, "glu_backward", dx, near(256, 1, dt));
         end(c);
     }
+    begin(c, "glu_forward, glu_backward with a limit, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n), dx = room(c, dt, 2 * n);
+    EACH_DEVICE (c) {
+        RUN(c, glu_forward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, y), dt, n_rows, width);
+        RUN(c, glu_backward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
+    }
+    compare(c, "glu_forward", y, near(64, 1, dt));
+    compare(c, "glu_backward", dx, near(256, 1, dt));
+    end(c);
 }
 
 static void dropout(check *c, dt_dtype dt)
@@ -170,6 +179,46 @@ static void heads(check *c, dt_dtype dt, int head_dim, int way)
     compare(c, "dq", dq, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
     compare(c, "dk", dk, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
     compare(c, "gradients of the weights", dw, way & 1 ? near(128, 4, dt) : EXACT);
+    end(c);
+}
+
+/* way & 1: k and v are written to rows of a cache; & 2: neighbours rotate. */
+static void latent(check *c, dt_dtype dt, int way)
+{
+    enum { TOK = 61, POS = 20, H = 3, N = 40, R = 24, V = 33, D = N + R };
+    dt_latent l = {.n_tok = TOK,
+                   .n_heads = H,
+                   .nope_dim = N,
+                   .rope_dim = R,
+                   .v_dim = V,
+                   .xq_ld = H * D + 1,
+                   .xkv_ld = H * (N + V),
+                   .xr_ld = R + 3,
+                   .q_ld = H * D,
+                   .kv_ld = H * (D + V),
+                   .neighbours = way & 2,
+                   .dt = dt};
+    int32_t pos[TOK], row[TOK];
+    for (int t = 0; t < TOK; t++) pos[t] = t * 7 % POS, row[t] = (t * 5 + 3) % TOK;
+    begin(c, "latent_forward, latent_backward%s%s, %s", way & 1 ? ", into a cache" : "", way & 2 ? ", neighbours" : "",
+          dt_dtype_name(dt));
+    const array xq = put(c, dt, TOK * l.xq_ld, 1), xkv = put(c, dt, TOK * l.xkv_ld, 1),
+                xr = put(c, dt, TOK * l.xr_ld, 1), q = room(c, dt, TOK * l.q_ld), kv = room(c, dt, TOK * l.kv_ld),
+                dq = put(c, dt, TOK * l.q_ld, 1), dkv = put(c, dt, TOK * l.kv_ld, 1), dxq = room(c, dt, TOK * l.xq_ld),
+                dxkv = room(c, dt, TOK * l.xkv_ld), dxr = room(c, dt, TOK * l.xr_ld),
+                table = put(c, DT_F32, POS * R, 1), at_pos = put_bytes(c, pos, sizeof *pos, TOK),
+                at_row = put_bytes(c, row, sizeof *row, TOK);
+    EACH_DEVICE (c) {
+        l.pos = at(c, at_pos), l.cos_sin = at(c, table), l.kv_row = way & 1 ? at(c, at_row) : NULL;
+        RUN(c, latent_forward, &l, at(c, xq), at(c, xkv), at(c, xr), at(c, q), at(c, kv), at(c, part(kv, H * D, 0)));
+        RUN(c, latent_backward, &l, at(c, dq), at(c, dkv), at(c, part(dkv, H * D, 0)), at(c, dxq), at(c, dxkv),
+            at(c, dxr));
+    }
+    compare(c, "q", q, near(8, 0, dt));
+    compare(c, "k and v", kv, near(8, 0, dt));
+    compare(c, "dxq", dxq, near(8, 0, dt));
+    compare(c, "dxkv", dxkv, EXACT);
+    compare(c, "dxr", dxr, near(32, 0, dt));
     end(c);
 }
 
@@ -414,6 +463,7 @@ void check_rows_cases(check *c)
         for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
         heads(c, dt, 96, 1 | 4);
         for (int way = 8; way < 32; way += 8) heads(c, dt, 128, way), heads(c, dt, 72, way | 1 | 2);
+        for (int way = 0; way < 4; way++) latent(c, dt, way);
         bias_backward(c, dt);
         sums(c, dt);
         add_scaled(c, dt);

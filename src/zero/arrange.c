@@ -590,6 +590,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
     l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
+    l->param_dtype[DT_EXACT] = DT_F32;
     l->param_dtype[DT_CODES] = codes_dtype(units, l->n_units);
     l->param_dtype[DT_BLOCKS] = DT_U8;
     l->param_dtype[DT_SCALES] = DT_F32;

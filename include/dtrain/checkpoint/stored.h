@@ -114,6 +114,11 @@ typedef struct dt_stored_location {
     int32_t quantise;  /* of codes, blocks or scales: the file contains the plain weight (dt_stored_plain) */
     int32_t elsewhere; /* it has its value already: the files contain part of the model */
     int32_t left_out;  /* dt_base: it is in another model's file */
+    /* MXFP4 (load_packed.c): offset is that of the codes [out, packed_in / 2], `type` the type of the decoded values */
+    int64_t packed_in; /* inputs of the matrix; 0: not packed */
+    int64_t scales;    /* offset of the scales [out, packed_in / 32] */
+    int32_t scales_file;
+    int32_t turned; /* the tensor is [in, out] */
 } dt_stored_location;
 
 /** Locations of all slots of a list. */
@@ -147,6 +152,8 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
 const char *dt_stored_bare_name(const char *name);
 /** Is it a buffer that is not a weight? */
 bool dt_stored_is_ignored(const char *name);
+/** Is it a tensor of DT_EXACT, by its name? It is float in files of every type. */
+bool dt_stored_is_exact(const char *name);
 /** Does it belong to the vision tower or the multi-token prediction of a multimodal model of which dtrain reads the
  *  text model only? Such tensors are ignored. */
 bool dt_stored_is_not_text(const char *name);

@@ -133,6 +133,25 @@
          "width of a value head of linear attention (Qwen3.5)") \
     MAYBE(model, linear_conv_kernel_dim, integer, 1, 8, "", "tokens", \
          "number of tokens that the convolution of linear attention mixes (Qwen3.5)") \
+    MAYBE(model, n_shared_experts, integer, 1, 4096, "", "experts", \
+         "width of the shared expert, which every token uses, in multiples of moe_intermediate_size (DeepSeek, " \
+         "GLM-4.5)") \
+    MAYBE(model, first_k_dense_replace, integer, 0, 1 << 16, "", "blocks", \
+         "number of first blocks that have no experts (DeepSeek, GLM-4.5)") \
+    MAYBE(model, n_group, integer, 1, 64, "", "groups", "number of groups of experts (DeepSeek, GLM-4.5)") \
+    MAYBE(model, topk_group, integer, 1, 64, "", "groups", \
+         "number of groups whose experts a token may use (DeepSeek, GLM-4.5)") \
+    MAYBE(model, routed_scaling_factor, number, 1e-6, 1000000, "", "", \
+         "factor of the output of the experts, except the shared one (DeepSeek, GLM-4.5)") \
+    MAYBE(model, q_lora_rank, integer, 1, 1 << 24, "null", "", \
+         "width of the compressed query of latent attention (DeepSeek); null: queries are not compressed") \
+    MAYBE(model, kv_lora_rank, integer, 1, 1 << 24, "", "", \
+         "width of the compressed key and value of latent attention (DeepSeek)") \
+    MAYBE(model, qk_nope_head_dim, integer, 1, 254, "", "", \
+         "elements of a query or key head of latent attention that do not rotate (DeepSeek)") \
+    MAYBE(model, qk_rope_head_dim, integer, 2, 256, "", "", \
+         "elements of a query or key head of latent attention that rotate (DeepSeek)") \
+    MAYBE(model, v_head_dim, integer, 1, 256, "", "", "width of a value head of latent attention (DeepSeek)") \
     MAYBE(model, initializer_range, number, 0, 100, "", "", "standard deviation of random initial weights") \
     ENUM(model, attention, "auto", "auto|flash|cudnn", \
          "attention kernel. flash: exact and tiled, never stores the score matrix; cudnn: NVIDIA's library where it " \

@@ -25,6 +25,10 @@
     TYPE(qwen2_moe) \
     TYPE(qwen3_moe) \
     TYPE(mixtral) \
+    TYPE(deepseek_v2) \
+    TYPE(deepseek_v3) \
+    TYPE(glm4_moe) \
+    TYPE(gpt_oss) \
     TYPE(qwen3_5_text) \
     TYPE(qwen3_5_moe_text)
 /* clang-format on */

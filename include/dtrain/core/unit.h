@@ -12,14 +12,14 @@
 enum { DT_MAX_DIMS = 5, DT_NAME_MAX = 112, DT_GROUP_ALIGN = 64 };
 
 /** The flat buffers of a unit, each with its own type. Only the trained part has gradients and optimizer states, at the
- *  same offsets as the parameters.
+ *  same offsets as the parameters. DT_EXACT has frozen values that are float in every run, and are never trained.
  *
  *  A frozen matrix may be quantised (adapter.h): stored as codes, with scales.
  *
  *               DT_CODES                         DT_BLOCKS                   DT_SCALES
  *      int8     [out, in] int8                   -                           [out] float, W_oi = code_oi scale_o
  *      nf4      [out in / 2], two to a byte      [out in / 64] bytes         [n, 2] float: nf4.h */
-typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_CODES, DT_BLOCKS, DT_SCALES, DT_N_PARTS } dt_part;
+typedef enum dt_part { DT_TRAINED, DT_FROZEN, DT_EXACT, DT_CODES, DT_BLOCKS, DT_SCALES, DT_N_PARTS } dt_part;
 
 /** A matrix stored as codes: the same description in all tensors that store it. */
 typedef struct dt_coded {
@@ -58,6 +58,7 @@ typedef struct dt_row_range {
 typedef struct dt_fused {
     const char *name; /* static: replaces the tensor's name after its first n_prefix characters; NULL: none */
     int n_prefix;
+    bool bias;     /* "_bias" follows the name */
     int64_t first; /* the first element */
     int n_dims;    /* of the stored tensor */
     int64_t shape[3];
@@ -173,8 +174,8 @@ void dt_unit_free(dt_unit *u);
 typedef bool (*dt_trains)(void *self, const dt_tensor *t);
 /** Choose the trained tensors, and lay out all parts again. Before the units are borrowed.
  *
- *  A group is in one part. With one trained tensor, the whole group is in the trained part; gradients of its other
- *  tensors are not used, and these are not updated. trained NULL: all tensors are frozen. */
+ *  A group is in one part; DT_EXACT stays. With one trained tensor, the whole group is in the trained part; gradients
+ *  of its other tensors are not used, and these are not updated. trained NULL: all tensors are frozen. */
 void dt_units_choose_trained(dt_unit *units, int n_units, dt_trains trained, void *self);
 /** Assign offsets again, after the parts of tensors have changed. */
 void dt_unit_lay_out(dt_unit *u);

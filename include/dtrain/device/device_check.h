@@ -14,6 +14,7 @@ dt_err dt_convert_check(const void *src, dt_dtype src_dt, const void *dst, dt_dt
 dt_err dt_dropout_check(float p);
 dt_err dt_patches_check(const dt_patches *p);
 dt_err dt_heads_check(const dt_heads *h, bool has_v);
+dt_err dt_latent_check(const dt_latent *l);
 dt_err dt_attention_check(const dt_attention *at);
 /** Why a device's library does not support a call with dt_attention.by_library, whether it is available or not; NULL:
  *  it does. */

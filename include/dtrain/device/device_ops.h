@@ -65,7 +65,7 @@ typedef struct dt_matmul {
     /* a row of C has the same bits for any m and any other rows of A (generation); A is not transposed */
     bool batch_invariant;
 
-    const void *bias;   /* [n] */
+    const void *bias;   /* [n], of a grouped matmul [n_groups, n] */
     const void *addend; /* D [m,n] with row distance ldd, of type dt or DT_F32; not together with accumulate */
     int64_t ldd;
     dt_dtype addend_dtype;
@@ -88,7 +88,7 @@ typedef struct dt_matmul {
      * their total, and group g has its own B, group_stride elements after that of group g-1. With trans_a (and without
      * trans_b) they are the rows of A and B, k is their total, and group g has its own C, group_stride elements after
      * that of group g-1. A group without rows has the empty sum. Row scales, and blocks and groups of nf4, of
-     * consecutive matrices B follow one another. bias and sums are not supported */
+     * consecutive matrices B follow one another. sums are not supported, nor is a bias with trans_a */
     int n_groups;               /* 0: an ordinary matmul */
     const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
     int64_t group_stride;
@@ -115,14 +115,24 @@ static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool tr
 
 enum { DT_MAX_EXPERTS = 4096 };
 
-/** Routing of tokens to experts. With the logits z of a token, p = softmax(z), and its experts are those of the k
- *  largest p, in descending order (ties: the lower number). The weight of expert e is p_e, or with `normalise` p_e
- *  divided by the sum of the k p. All arrays are float, except the experts' numbers. */
+/** Routing of tokens to experts. A token with the logits z has the scores p = softmax(z), or with `sigmoid`
+ *  p_e = 1 / (1 + e^-z_e). Its experts are those of the k largest c_e = p_e + correction_e, in descending order (ties:
+ *  the lower number). The weight of expert e is scale p_e, with `normalise` divided by the sum of the k p. All arrays
+ *  are float, except the experts' numbers.
+ *
+ *  With n_groups > 1 the experts are in groups of equal size. A group's value is the sum of its group_best largest c.
+ *  Only experts of the k_groups groups with the largest values are used (ties: the lower number). */
 typedef struct dt_routing {
     int64_t n_tok;
     int32_t n_experts, k; /* 1 <= k <= n_experts <= DT_MAX_EXPERTS */
-    bool normalise;
+    bool normalise, sigmoid;
+    int32_t n_groups, k_groups, group_best; /* n_groups <= DT_MAX_GROUPS; 0 or 1: no groups */
+    float scale;                            /* 0: 1 */
+    const float *correction;                /* [n_experts] device memory; NULL: 0 */
 } dt_routing;
+enum { DT_MAX_GROUPS = 64 };
+
+static inline float dt_routing_scale(const dt_routing *r) { return r->scale != 0 ? r->scale : 1; }
 
 /* ---- image patches ----------------------------------------------------------------------------------------------- */
 
@@ -196,6 +206,25 @@ typedef struct dt_heads {
 } dt_heads;
 
 static inline int dt_heads_rotary_dim(const dt_heads *h) { return h->rotary_dim ? h->rotary_dim : h->head_dim; }
+
+/** The heads of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), between its matmuls and attention. Of
+ *  token t, with N = nope_dim, R = rope_dim and V = v_dim, a query head is xq_h [N + R], a key and value head xkv_h
+ *  [N + V], and all key heads share xr [R]:
+ *
+ *      q_h = (xq_h[0..N-1], turned(xq_h[N..]))    k_h = (xkv_h[0..N-1], turned(xr))    v_h = xkv_h[N..]
+ *
+ *  turned: the rotation of dt_heads over all R elements. Results are rounded to dt once. Heads of a row follow one
+ *  another; rows have the distances *_ld, k and v have kv_ld. k and v of token t are stored in row kv_row[t] (distinct
+ *  rows of a cache); NULL: row t. */
+typedef struct dt_latent {
+    int64_t n_tok;
+    int n_heads, nope_dim, rope_dim, v_dim; /* rope_dim even, at most DT_ATTENTION_MAX_HEAD_DIM */
+    int64_t xq_ld, xkv_ld, xr_ld, q_ld, kv_ld;
+    const int32_t *kv_row, *pos;
+    const float *cos_sin; /* [n_pos, R]: dt_heads */
+    bool neighbours;
+    dt_dtype dt;
+} dt_latent;
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 

@@ -93,8 +93,8 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 
 /* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
-/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN or +inf gets
- *  NaN weights. */
+/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN gets NaN
+ *  weights, and with softmax one with +inf, too. */
 DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight))
 DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
@@ -137,6 +137,16 @@ DT_OP_ROWS(row_gate_backward, IN(float, gate), IN(void, x), INOUT(void, dx), OUT
            VAL(int64_t, width), VAL(dt_dtype, dt))
 DT_MOVES(row_gate_backward,
          3 * matrix_nbytes(x->n_rows, x->width, x->dt) + nbytes(x->n_rows, DT_F32) + nbytes(x->n_rows, x->dt))
+/** The backward of a bias [n_groups, width] of a grouped matmul, for its output's gradient dy [n_rows, width] and the
+ *  first rows start [n_groups + 1] of its groups. With w_r = weight[assignment[r]], or 1 if weight is NULL:
+ *
+ *      dbias[g,:] (+)= sum over the rows r of group g of w_r dy[r,:]
+ *      dweight[assignment[r]] += sum over c of bias[g,c] dy[r,c]
+ *
+ *  dbias NULL: not computed. Without weight, assignment, bias and dweight are NULL. */
+DT_OP(group_bias_backward, IN(void, dy), IN(int32_t, start), IN(int32_t, assignment), IN(float, weight), IN(void, bias),
+      INOUT(float, dweight), INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate), VAL(int64_t, n_rows),
+      VAL(int64_t, n_groups), VAL(int64_t, width), VAL(dt_dtype, dt))
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
@@ -190,6 +200,21 @@ DT_OP(heads_forward, DESC(dt_heads, h), IN(void, x), OUT(void, q), OUT(void, k),
 DT_OP(heads_backward, DESC(dt_heads, h), IN(void, x), IN(float, rstd_q), IN(float, rstd_k), INOUT(void, dq),
       INOUT(void, dk), INOUT(void, dq_norm), INOUT(void, dk_norm), VAL(dt_dtype, gt), VAL(bool, accumulate),
       OUT(float, scratch))
+
+/** See dt_latent. q may be xq if the layouts are equal. */
+DT_OP(latent_forward, DESC(dt_latent, l), IN(void, xq), IN(void, xkv), IN(void, xr), OUT(void, q), OUT(void, k),
+      OUT(void, v))
+DT_MOVES(latent_forward,
+         matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
+                       x->l.dt))
+
+/** Gradients of xq, xkv and xr in their layouts, from those of q, k and v, which have q_ld and kv_ld (kv_row is
+ *  ignored). dxr is summed over the heads in float, in order. dxq may be dq if the layouts are equal. */
+DT_OP(latent_backward, DESC(dt_latent, l), IN(void, dq), IN(void, dk), IN(void, dv), OUT(void, dxq), OUT(void, dxkv),
+      OUT(void, dxr))
+DT_MOVES(latent_backward,
+         matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
+                       x->l.dt))
 
 /** See dt_attention. lse: float [n_tok, n_heads]; NULL: not stored. */
 DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse))
@@ -283,14 +308,17 @@ DT_OP_ELEMENTS(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy),
                VAL(int64_t, n))
 DT_MOVES(act_backward, 3 * nbytes(x->n, x->dt))
 
-/** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
-DT_OP_ROWS(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
+/** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width].
+ *
+ *  With a limit L > 0, gate and up alternate, and y = act(min(gate, L)) * (1 + max(-L, min(up, L))). The gradient of a
+ *  value beyond its limit is 0. */
+DT_OP_ROWS(glu_forward, VAL(dt_activation, act), VAL(float, limit), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt),
            VAL(int64_t, n_rows), VAL(int64_t, width))
 DT_MOVES(glu_forward, 3 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** dgate_up may be gate_up. */
-DT_OP_ROWS(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up),
-           VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
+DT_OP_ROWS(glu_backward, VAL(dt_activation, act), VAL(float, limit), IN(void, gate_up), IN(void, dy),
+           OUT(void, dgate_up), VAL(dt_dtype, dt), VAL(int64_t, n_rows), VAL(int64_t, width))
 DT_MOVES(glu_backward, 5 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is

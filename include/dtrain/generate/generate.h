@@ -168,7 +168,8 @@ typedef struct dt_generate_options {
      * has its prompt in its own slot */
     int32_t n_prompts;
     /* When a text has grown beyond this length, its cache is computed again, because all its tokens then rotate
-     * otherwise (dt_model_recompute_length); 0: never. Only without n_prompts; a beam search ignores it */
+     * otherwise (dt_model_recompute_length); 0: never. Only without n_prompts. In beam search a sequence's own slot
+     * then needs space for the whole text */
     int32_t recompute_at;
     /* maximum tokens of a forward pass, at least n_slots: long prompts are divided into several passes */
     int32_t max_tok;

@@ -97,12 +97,13 @@ typedef struct dt_st_entry {
     const char *name;
     int n_dims;
     const int64_t *shape;
+    bool exact; /* F32, whatever the layout's type is */
 } dt_st_entry;
 
 /** Assign tensors to files in the order given. A file has at most shard_size bytes of data, but at least one tensor.
- *  Within a file they are sorted by name, and headers are padded so that data begins at a multiple of 8 bytes, as the
- *  safetensors library does. l: out, freed with dt_st_layout_free. stem: usually "model"; borrowed. DT_ERR_MEMORY,
- *  DT_ERR_ARG. */
+ *  Within a file they are sorted by type (wider first) and name, and headers are padded so that data begins at a
+ *  multiple of 8 bytes, as the safetensors library does. l: out, freed with dt_st_layout_free. stem: usually
+ *  "model"; borrowed. DT_ERR_MEMORY, DT_ERR_ARG. */
 dt_err dt_st_layout_make(dt_st_layout *l, const char *stem, const dt_st_entry *entries, int n_entries, dt_st_type type,
                          int64_t shard_size);
 /** Free the layout. Safe on {0}. */

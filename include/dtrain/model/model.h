@@ -52,6 +52,16 @@ typedef struct dt_model_config {
     int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
     bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
     double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
+    double swiglu_limit;                     /* of experts (glu_forward); 0: none */
+    /* of the router (dt_routing); n_group 0 or 1: no groups */
+    bool sigmoid_router;
+    int64_t n_group, topk_group, group_best;
+    double routed_scaling_factor; /* 0: 1 */
+    /* of latent attention: ranks of queries (0: not compressed), and of keys and values (0: another attention). Of
+     * head_dim elements of a query or key the last qk_rope_head_dim rotate, which all key heads share */
+    int64_t q_lora_rank, kv_lora_rank, qk_rope_head_dim;
+    bool q_compressed, q_plain; /* q_lora_rank is above 0, or 0 */
+    int64_t v_head_dim;         /* of values; 0: head_dim */
     /* of the layers with linear attention */
     int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim;
     int64_t linear_conv_kernel_dim;
@@ -101,7 +111,13 @@ typedef struct dt_model_config {
 /** Number of rotated elements of a head; 0: no rotary embedding. */
 static inline int64_t dt_model_rotary_dim(const dt_model_config *mc)
 {
+    if (mc->qk_rope_head_dim > 0) return mc->qk_rope_head_dim;
     return (int64_t)((double)mc->head_dim * mc->partial_rotary_factor);
+}
+/** Width of a head's values. */
+static inline int64_t dt_model_v_dim(const dt_model_config *mc)
+{
+    return mc->v_head_dim > 0 ? mc->v_head_dim : mc->head_dim;
 }
 /** Number of layers with linear attention. */
 int64_t dt_model_n_linear(const dt_model_config *mc);

@@ -13,29 +13,67 @@ static void softmax(float *z, int32_t n)
     for (int32_t e = 0; e < n; e++) z[e] /= sum;
 }
 
-/* The largest p after (`value`, `last`) in descending order, ties by number. NaN sorts last. */
-static int32_t next_largest(const float *p, int32_t n, float value, int32_t last)
+/* p from z, in place. NaN: there was a NaN, or with softmax +inf. */
+static float scores(const dt_routing *r, float *z)
+{
+    float sum = 0;
+    if (!r->sigmoid) softmax(z, r->n_experts);
+    for (int32_t e = 0; e < r->n_experts; e++) sum += z[e] = r->sigmoid ? 1 / (1 + expf(-z[e])) : z[e];
+    return sum;
+}
+
+/* The first of the largest values after (`value`, `last`) in descending order, ties by number. */
+static int32_t next_largest(const float *c, int32_t n, float value, int32_t last)
 {
     int32_t best = -1;
     for (int32_t e = 0; e < n; e++) {
-        const float x = isnan(p[e]) ? -1.0f : p[e];
-        const bool after = last < 0 || x < value || (x == value && e > last);
-        if (after && (best < 0 || x > (isnan(p[best]) ? -1.0f : p[best]))) best = e;
+        const bool after = last < 0 || c[e] < value || (c[e] == value && e > last);
+        if (after && (best < 0 || c[e] > c[best])) best = e;
     }
     return best;
 }
 
+/* Numbers of the k largest, in descending order; the sum of the values. */
+static float k_largest(const float *c, int32_t n, int32_t k, int32_t *at)
+{
+    float sum = 0;
+    for (int32_t j = 0; j < k; j++) {
+        at[j] = next_largest(c, n, j > 0 ? c[at[j - 1]] : 0, j > 0 ? at[j - 1] : -1);
+        sum += c[at[j]];
+    }
+    return sum;
+}
+
+/* The values by which experts are chosen: p + correction, or -inf for experts of other groups and NaN. */
+static void choices(const dt_routing *r, const float *p, float *c)
+{
+    const int32_t n = r->n_groups > 1 ? r->n_groups : 0, size = n > 0 ? r->n_experts / n : 0;
+    float value[DT_MAX_GROUPS];
+    int32_t best[DT_MAX_EXPERTS];
+    bool used[DT_MAX_GROUPS] = {false};
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        c[e] = p[e] + (r->correction ? r->correction[e] : 0);
+        if (isnan(c[e])) c[e] = -INFINITY;
+    }
+    for (int32_t g = 0; g < n; g++) value[g] = k_largest(c + g * size, size, r->group_best, best);
+    if (n > 0) k_largest(value, n, r->k_groups, best);
+    for (int32_t j = 0; j < r->k_groups && n > 0; j++) used[best[j]] = true;
+    for (int32_t e = 0; e < n * size; e++)
+        if (!used[e / size]) c[e] = -INFINITY;
+}
+
+/* Against a sum of 0 of sigmoids; lost in any other sum. */
+static const float TINY = 1e-20f;
+
 static void route_row(const dt_routing *r, float *p, int32_t *expert, float *weight)
 {
-    float sum = 0, value = 0;
-    softmax(p, r->n_experts);
-    for (int32_t j = 0, last = -1; j < r->k; j++) {
-        last = expert[j] = next_largest(p, r->n_experts, value, last);
-        value = isnan(p[last]) ? -1.0f : p[last];
-        weight[j] = p[last];
-        sum += weight[j];
-    }
-    for (int32_t j = 0; j < r->k && r->normalise; j++) weight[j] /= sum;
+    float c[DT_MAX_EXPERTS], sum = r->sigmoid ? TINY : 0;
+    const bool invalid = isnan(scores(r, p));
+    choices(r, p, c);
+    k_largest(c, r->n_experts, r->k, expert);
+    for (int32_t j = 0; j < r->k; j++) sum += weight[j] = p[expert[j]];
+    for (int32_t j = 0; j < r->k; j++)
+        weight[j] = invalid ? NAN : dt_routing_scale(r) * (r->normalise ? weight[j] / sum : weight[j]);
 }
 
 dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, dt_stream *stream)
@@ -48,18 +86,18 @@ dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expe
     return DT_OK;
 }
 
-/* With w_j = p_j / S: dp_j = (dw_j - sum_i w_i dw_i) / S. Then dz_e = p_e (dp_e - sum_f p_f dp_f); dp is 0 except for
- * the k experts, and dprob for all. */
+/* With w_j = s p_j / S: dp_j = s (dw_j - sum_i dw_i p_i / S) / S; dp is 0 except for the k experts, and dprob for all.
+ * Then dz_e = p_e (dp_e - sum_f p_f dp_f), or of sigmoids p_e (1 - p_e) dp_e. */
 static void route_row_backward(const dt_routing *r, const float *p, const int32_t *expert, const float *dweight,
                                const float *dprob, float *dz)
 {
-    float sum = 0, mean = 0, all = 0;
+    float sum = r->sigmoid ? TINY : 0, mean = 0, all = 0;
     for (int32_t j = 0; j < r->k; j++) sum += p[expert[j]], mean += p[expert[j]] * dweight[j];
-    const float scale = r->normalise ? 1 / sum : 1, shift = r->normalise ? mean / sum : 0;
+    const float scale = dt_routing_scale(r) / (r->normalise ? sum : 1), shift = r->normalise ? mean / sum : 0;
     for (int32_t e = 0; e < r->n_experts; e++) dz[e] = dprob ? dprob[e] : 0;
     for (int32_t j = 0; j < r->k; j++) dz[expert[j]] += (dweight[j] - shift) * scale;
     for (int32_t e = 0; e < r->n_experts; e++) all += p[e] * dz[e];
-    for (int32_t e = 0; e < r->n_experts; e++) dz[e] = p[e] * (dz[e] - all);
+    for (int32_t e = 0; e < r->n_experts; e++) dz[e] = p[e] * (r->sigmoid ? (1 - p[e]) * dz[e] : dz[e] - all);
 }
 
 dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
@@ -148,6 +186,82 @@ static float weigh_row(const cpu_state *cpu, float w, void *x, void *dy, int64_t
     }
     for (int i = 0; i < 16; i++) sum += dot[i];
     return sum;
+}
+
+/* sum = w_r dy[r, first .. first+n-1] over rows begin .. end-1. Each block of 64 rows is summed separately before it is
+ * added to the total: rounding errors grow with the root of the number of rows. */
+static void sum_group(const cpu_state *cpu, const dt_group_bias_backward_args *x, int64_t begin, int64_t end,
+                      int64_t first, int64_t n, float *sum)
+{
+    enum { ROWS = 64 };
+    float part[COLUMNS], row[COLUMNS];
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t r = begin; r < end; r++) {
+        const float w = x->weight ? x->weight[x->assignment[r]] : 1;
+        if ((r - begin) % ROWS == 0) memset(part, 0, (size_t)n * sizeof *part);
+        cpu->k->convert(&(dt_convert_args){cpu_at(x->dy, x->dt, r * x->width + first), x->dt, row, DT_F32, n}, 0, n);
+        for (int64_t c = 0; c < n; c++) part[c] += w * row[c];
+        if ((r - begin) % ROWS == ROWS - 1 || r == end - 1)
+            for (int64_t c = 0; c < n; c++) sum[c] += part[c];
+    }
+}
+
+static float dot_row(const cpu_state *cpu, const void *x, const void *y, int64_t width, dt_dtype dt)
+{
+    float a[COLUMNS], b[COLUMNS], dot[16] = {0}, sum = 0;
+    for (int64_t c = 0; c < width; c += COLUMNS) {
+        const int64_t n = dt_min_i64(COLUMNS, width - c);
+        cpu->k->convert(&(dt_convert_args){cpu_at(x, dt, c), dt, a, DT_F32, n}, 0, n);
+        cpu->k->convert(&(dt_convert_args){cpu_at(y, dt, c), dt, b, DT_F32, n}, 0, n);
+        for (int64_t i = 0; i < n; i++) dot[i % 16] += a[i] * b[i];
+    }
+    for (int i = 0; i < 16; i++) sum += dot[i];
+    return sum;
+}
+
+/* The group of row r: the last one that begins at or before it. */
+static int64_t group_of_row(const int32_t *start, int64_t n_groups, int64_t r)
+{
+    int64_t low = 0, high = n_groups - 1;
+    while (low < high) {
+        const int64_t at = (low + high + 1) / 2;
+        if (start[at] <= r)
+            low = at;
+        else
+            high = at - 1;
+    }
+    return low;
+}
+
+static void add_bias_weights(const cpu_state *cpu, const dt_group_bias_backward_args *x)
+{
+    CPU_PARALLEL_FOR (cpu, r, x->n_rows) {
+        const int64_t g = group_of_row(x->start, x->n_groups, r), width = x->width;
+        const void *dy = cpu_at(x->dy, x->dt, r * width);
+        x->dweight[x->assignment[r]] += dot_row(cpu, cpu_at(x->bias, x->dt, g * width), dy, width, x->dt);
+    }
+}
+
+dt_err cpu_group_bias_backward(dt_device *dev, const void *dy, const int32_t *start, const int32_t *assignment,
+                               const float *weight, const void *bias, float *dweight, void *dbias, dt_dtype gt,
+                               bool accumulate, int64_t n_rows, int64_t n_groups, int64_t width, dt_dtype dt,
+                               dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const dt_group_bias_backward_args args = {dy, start,      assignment, weight,   bias,  dweight, dbias,
+                                              gt, accumulate, n_rows,     n_groups, width, dt};
+    const int64_t across = cpu_n_chunks(width, COLUMNS);
+    CPU_TAKES(dt);
+    CPU_TAKES(gt);
+    if (weight) add_bias_weights(cpu, &args);
+    CPU_PARALLEL_FOR (cpu, i, dbias ? n_groups * across : 0) {
+        float sum[COLUMNS];
+        const int64_t g = i / across, first = i % across * COLUMNS, n = dt_min_i64(COLUMNS, width - first);
+        void *to = cpu_at_w(dbias, gt, g * width + first);
+        sum_group(cpu, &args, start[g], start[g + 1], first, n, sum);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, to, gt, accumulate, n}, 0, n);
+    }
+    return DT_OK;
 }
 
 dt_err cpu_weigh_rows(dt_device *dev, void *x, void *dy, const int32_t *assignment, const float *weight, float *dweight,

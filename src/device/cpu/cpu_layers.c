@@ -327,3 +327,71 @@ dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, cons
     if (h->k_norm && dk_norm) cpu_add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
     return DT_OK;
 }
+
+/* ---- latent attention -------------------------------------------------------------------------------------------- */
+
+static void turn_latent(const cpu_state *cpu, const dt_latent *l, void *x, int64_t t, bool inverse, dt_dtype dt)
+{
+    const float *turn = l->cos_sin + (int64_t)l->rope_dim * l->pos[t];
+    (l->neighbours ? cpu->k->rope_neighbours : cpu->k->rope)(x, turn, l->rope_dim / 2, inverse, dt);
+}
+
+static void copy_elems(void *to, const void *from, int64_t n, dt_dtype dt)
+{
+    if (to != from) memcpy(to, from, (size_t)n * dt_dtype_size(dt));
+}
+
+/* Address of element n. */
+#define AT(p, n) cpu_at(p, l->dt, n)
+#define AT_W(p, n) cpu_at_w(p, l->dt, n)
+
+dt_err cpu_latent_forward(dt_device *dev, const dt_latent *l, const void *xq, const void *xkv, const void *xr, void *q,
+                          void *k, void *v, dt_stream *stream)
+{
+    CPU_TAKES(l->dt);
+    const cpu_state *cpu = cpu_of(dev);
+    const int64_t H = l->n_heads, N = l->nope_dim, R = l->rope_dim, V = l->v_dim, D = N + R;
+    DT_TRY(dt_latent_check(l));
+    ROWS_OF(cpu, l->n_tok, H * (2 * D + V), t)
+    {
+        const int64_t row = l->kv_row ? l->kv_row[t] : t;
+        void *q_t = AT_W(q, t * l->q_ld), *k_t = AT_W(k, row * l->kv_ld), *v_t = AT_W(v, row * l->kv_ld);
+        copy_elems(q_t, AT(xq, t * l->xq_ld), H * D, l->dt);
+        for (int64_t h = 0; h < H; h++) {
+            const void *from = AT(xkv, t * l->xkv_ld + h * (N + V));
+            turn_latent(cpu, l, AT_W(q_t, h * D + N), t, false, l->dt);
+            copy_elems(AT_W(k_t, h * D), from, N, l->dt);
+            copy_elems(AT_W(v_t, h * V), AT(from, N), V, l->dt);
+            copy_elems(AT_W(k_t, h * D + N), h == 0 ? AT(xr, t * l->xr_ld) : AT(k_t, N), R, l->dt);
+            if (h == 0) turn_latent(cpu, l, AT_W(k_t, N), t, false, l->dt);
+        }
+    }
+    return DT_OK;
+}
+
+dt_err cpu_latent_backward(dt_device *dev, const dt_latent *l, const void *dq, const void *dk, const void *dv,
+                           void *dxq, void *dxkv, void *dxr, dt_stream *stream)
+{
+    CPU_TAKES(l->dt);
+    const cpu_state *cpu = cpu_of(dev);
+    const int64_t H = l->n_heads, N = l->nope_dim, R = l->rope_dim, V = l->v_dim, D = N + R;
+    DT_TRY(dt_latent_check(l));
+    ROWS_OF(cpu, l->n_tok, H * (2 * D + V), t)
+    {
+        float sum[DT_ATTENTION_MAX_HEAD_DIM] = {0};
+        const void *dk_t = AT(dk, t * l->kv_ld), *dv_t = AT(dv, t * l->kv_ld);
+        copy_elems(AT_W(dxq, t * l->xq_ld), AT(dq, t * l->q_ld), H * D, l->dt);
+        for (int64_t h = 0; h < H; h++) {
+            void *to = AT_W(dxkv, t * l->xkv_ld + h * (N + V));
+            turn_latent(cpu, l, AT_W(dxq, t * l->xq_ld + h * D + N), t, true, l->dt);
+            copy_elems(to, AT(dk_t, h * D), N, l->dt);
+            copy_elems(AT_W(to, N), AT(dv_t, h * V), V, l->dt);
+            cpu->k->add_rows(sum, AT(dk_t, h * D + N), l->dt, R);
+        }
+        turn_latent(cpu, l, sum, t, true, DT_F32);
+        cpu->k->convert(&(dt_convert_args){sum, DT_F32, AT_W(dxr, t * l->xr_ld), l->dt, R}, 0, R);
+    }
+    return DT_OK;
+}
+#undef AT
+#undef AT_W

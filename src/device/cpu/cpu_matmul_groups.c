@@ -13,13 +13,24 @@ typedef struct grouped {
     bool sgemm; /* oneDNN computes blocks of floats */
 } grouped;
 
+/* Add the bias to a block of floats. */
+static bool add_bias(const cpu_state *cpu, const dt_matmul_call *call, const dt_matmul_block *part)
+{
+    const dt_matmul *mm = call->mm;
+    const int64_t j = part->first_col;
+    for (int64_t i = part->first_row; i < part->end_row && mm->bias; i++)
+        cpu->k->add_rows((float *)call->c + i * mm->ldc + j, cpu_at(mm->bias, mm->dt, j), mm->dt, part->end_col - j);
+    return true;
+}
+
 /* A block of rows and columns of a group's C, in this thread. */
 static bool run_block(const grouped *x, const dt_matmul_call *call, const dt_matmul_block *part)
 {
     const cpu_state *cpu = x->cpu;
     const int64_t m = part->end_row - part->first_row, n = part->end_col - part->first_col;
     if (x->sgemm && m > 1 && n > 1 && call->mm->k > 1)
-        return cpu_library_block(call->mm, part->first_row, m, part->first_col, n, call->a, call->b, call->c);
+        return cpu_library_block(call->mm, part->first_row, m, part->first_col, n, call->a, call->b, call->c) &&
+               add_bias(cpu, call, part);
     const bool packs = call->mm->k > 0 && m >= FEW_ROWS && cpu_matmul_bf16_takes(cpu, call->mm);
     (packs ? cpu->k->matmul_bf16 : cpu->k->matmul)(call, part);
     return true;

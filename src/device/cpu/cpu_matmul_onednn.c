@@ -301,6 +301,7 @@ bool cpu_library_takes_blocks(cpu_state *cpu, const dt_matmul *mm)
     dt_matmul form = *mm; /* single rows, columns and terms are left to the caller */
     form.n_groups = 0;
     form.m = form.n = form.k = 2;
+    form.bias = NULL; /* the caller adds it */
     return library_computes(cpu, &form, BY_SGEMM);
 }
 

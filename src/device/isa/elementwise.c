@@ -187,8 +187,46 @@ void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int
     }
 }
 
+/* n alternating elements of gate and up, starting at `at`: the gates up to the limit L, and 1 + the ups between -L and
+ * L. inside: 1 where the gradient of gate or up passes its limit, else 0; NULL: not stored. NaN propagates. */
+INLINE void clamp_pairs(const void *gate_up, dt_dtype T, int64_t at, int64_t n, float limit, float *restrict gate,
+                        float *restrict up, float *restrict gate_inside, float *restrict up_inside)
+{
+    SIMD_FOR (int64_t c = 0; c < n; c++) {
+        const float g = load(gate_up, T, at + 2 * c), u = load(gate_up, T, at + 2 * c + 1);
+        gate[c] = g > limit ? limit : g;
+        up[c] = 1.0f + (u > limit ? limit : u < -limit ? -limit : u);
+        if (gate_inside) gate_inside[c] = g > limit ? 0.0f : 1.0f, up_inside[c] = fabsf(u) > limit ? 0.0f : 1.0f;
+    }
+}
+static void clamped_forward(const dt_glu_forward_args *x, int64_t first, int64_t n)
+{
+    void *y = x->y;
+    float gate[FLOATS], up[FLOATS], a[FLOATS];
+    EACH_BLOCK (i, len, first * x->width, n * x->width) {
+        BY_TYPE(x->dt, T, clamp_pairs(x->gate_up, T, 2 * i, len, x->limit, gate, up, NULL, NULL));
+        activate(x->act, gate, a, NULL, len);
+        BY_TYPE(x->dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(y, T, i + c, a[c] * up[c]));
+    }
+}
+static void clamped_backward(const dt_glu_backward_args *x, int64_t first, int64_t n)
+{
+    void *d = x->dgate_up;
+    float gate[FLOATS], up[FLOATS], gate_inside[FLOATS], up_inside[FLOATS], a[FLOATS], slope[FLOATS], room[FLOATS];
+    EACH_BLOCK (i, len, first * x->width, n * x->width) {
+        const float *dy = as_floats(x->dy, x->dt, i, len, room);
+        BY_TYPE(x->dt, T, clamp_pairs(x->gate_up, T, 2 * i, len, x->limit, gate, up, gate_inside, up_inside));
+        activate(x->act, gate, a, slope, len);
+        BY_TYPE(
+            x->dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) {
+                store(d, T, 2 * (i + c), dy[c] * up[c] * slope[c] * gate_inside[c]);
+                store(d, T, 2 * (i + c) + 1, dy[c] * a[c] * up_inside[c]);
+            });
+    }
+}
+
 /* y = act(gate) up */
-void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64_t n)
+static void plain_forward(const dt_glu_forward_args *args, int64_t first, int64_t n)
 {
     const int64_t width = args->width;
     const void *gate_up = args->gate_up;
@@ -213,7 +251,7 @@ INLINE void glu_gradients(const float *a, const float *slope, const void *gate_u
         store(dgate_up, T, up + c, d * a[c]);
     }
 }
-void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int64_t n)
+static void plain_backward(const dt_glu_backward_args *args, int64_t first, int64_t n)
 {
     const int64_t width = args->width;
     float room[FLOATS], a[FLOATS], slope[FLOATS];
@@ -223,6 +261,15 @@ void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int
             activate(args->act, as_floats(args->gate_up, args->dt, gate, len, room), a, slope, len);
             BY_TYPE(args->dt, T, glu_gradients(a, slope, args->gate_up, args->dy, args->dgate_up, T, gate, up, i, len));
         }
+}
+
+void ISA_NAME(glu_forward)(const dt_glu_forward_args *args, int64_t first, int64_t n)
+{
+    (args->limit > 0 ? clamped_forward : plain_forward)(args, first, n);
+}
+void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int64_t n)
+{
+    (args->limit > 0 ? clamped_backward : plain_backward)(args, first, n);
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */

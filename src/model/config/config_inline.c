@@ -56,6 +56,16 @@ static const inline_key KEYS[] = {
     ROW(linear_key_head_dim, INTEGER, false),
     ROW(linear_value_head_dim, INTEGER, false),
     ROW(linear_conv_kernel_dim, INTEGER, false),
+    ROW(n_shared_experts, INTEGER, false),
+    ROW(first_k_dense_replace, INTEGER, false),
+    ROW(n_group, INTEGER, false),
+    ROW(topk_group, INTEGER, false),
+    ROW(routed_scaling_factor, NUMBER, false),
+    ROW(q_lora_rank, INTEGER, false),
+    ROW(kv_lora_rank, INTEGER, false),
+    ROW(qk_nope_head_dim, INTEGER, false),
+    ROW(qk_rope_head_dim, INTEGER, false),
+    ROW(v_head_dim, INTEGER, false),
     ROW(initializer_range, NUMBER, true),
 };
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
@@ -74,7 +84,8 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
     const char *value = value_of(cfg, k);
     json_t *v = k->kind == WORD ? json_string(value) : NULL;
     if (k->kind != WORD && dt_json_parse(&v, k->key, value, strlen(value), DT_JSON_ANY) != DT_OK) dt_error_clear();
-    const bool nullable = k->kind == OBJECT || strcmp(k->key, "sliding_window") == 0;
+    const bool nullable =
+        k->kind == OBJECT || strcmp(k->key, "sliding_window") == 0 || strcmp(k->key, "q_lora_rank") == 0;
     const bool fits = v && ((json_is_null(v) && nullable) || (k->kind == INTEGER && json_is_number(v)) ||
                             (k->kind == NUMBER && json_is_number(v)) || (k->kind == BOOLEAN && json_is_boolean(v)) ||
                             (k->kind == WORD && json_is_string(v)) || (k->kind == OBJECT && json_is_object(v)));

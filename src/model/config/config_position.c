@@ -219,7 +219,7 @@ dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use)
 {
     dt_spec list;
     const bool listed = dt_spec_get(root, "layer_types", &list);
-    int64_t window = 4096;
+    int64_t window = mc->sliding_window > 0 ? mc->sliding_window : 4096;
     bool any = false;
     if (json_is_null(json_object_get(root->value, "sliding_window"))) use = false;
     if (use) DT_TRY(dt_spec_int(root, "sliding_window", 1, INT32_MAX, &window));

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Limits are far above any model, and products of two of them fit in 63 bits. check_total limits the total size. */
-enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
+enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30, MAX_EXPERT_TENSORS = 1 << 20 };
 
 /* "gpt2, llama or NAME" of the families, or of those in vision-language models. last NULL: the last family. */
 static void list_families(bool in_llava, const char *last, char *out, size_t size)
@@ -66,10 +66,14 @@ static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     dt_spec v;
-    if (dt_spec_get(root, "quantization_config", &v))
-        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    if (dt_spec_get(root, "quantization_config", &v)) {
+        const char *method = json_string_value(json_object_get(v.value, "quant_method"));
+        if (f->mxfp4 && (!method || strcmp(method, "mxfp4") != 0)) return dt_spec_bad(&v, "quant_method", "mxfp4");
+        if (!f->mxfp4) return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
+    }
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
-        if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) && json_number_value(v.value) != 0)
+        if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) &&
+            !(json_is_number(v.value) && json_number_value(v.value) == 0))
             return dt_spec_bad(&v, NULL, "nothing (a model of this type has no experts)");
     }
     for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
@@ -83,8 +87,9 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     int64_t bos = mc->bos_token_id;
     DT_TRY(dt_spec_int(root, "bos_token_id", 0, INT32_MAX, &bos));
     const json_t *pad = json_object_get(root->value, "pad_token_id");
+    int64_t row = mc->vocab_size;
     mc->pad_token_id = !pad && mc->family->missing.pad < mc->vocab_size ? mc->family->missing.pad : -1;
-    const json_int_t row = json_is_integer(pad) ? json_integer_value(pad) : mc->vocab_size;
+    DT_TRY(dt_spec_int(root, "pad_token_id", INT32_MIN, INT32_MAX, &row));
     if (row >= -mc->vocab_size && row < mc->vocab_size) /* torch counts negative rows from the end */
         mc->pad_token_id = (int32_t)(row < 0 ? row + mc->vocab_size : row);
     const json_t *v = json_object_get(root->value, "eos_token_id");
@@ -133,6 +138,9 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
              "%s: hidden_size, intermediate_size, vocab_size, num_hidden_layers%s: expected at most %.0f parameters, "
              "found about %.3g",
              root->file, mc->num_experts > 0 ? ", num_experts" : "", DT_MAX_PARAMETERS, n);
+    DT_CHECK(mc->num_hidden_layers * mc->num_experts * 3 <= MAX_EXPERT_TENSORS, root->err,
+             "%s: num_hidden_layers, num_experts: expected at most %d matrices of experts, found %" PRId64, root->file,
+             MAX_EXPERT_TENSORS, mc->num_hidden_layers * mc->num_experts * 3);
     return DT_OK;
 }
 

@@ -48,12 +48,14 @@ bool dt_family_reads(const dt_family *f, const char *key) { return find_key(f, k
 
 int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
 {
-    const int64_t Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim,
+    const int64_t H = mc->num_attention_heads, Q = H * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim,
+                  V = dt_model_v_dim(mc), R = mc->qk_rope_head_dim,
                   Z = mc->linear_num_value_heads * mc->linear_value_head_dim;
     const int64_t sizes[] = {[SIZE_C] = mc->hidden_size,
                              [SIZE_Q] = Q,
                              [SIZE_K] = K,
-                             [SIZE_W] = Q + 2 * K,
+                             [SIZE_O] = H * V,
+                             [SIZE_W] = Q + K + mc->num_key_value_heads * V,
                              [SIZE_F] = mc->intermediate_size,
                              [SIZE_U] = (mc->gated_mlp ? 2 : 1) * mc->intermediate_size,
                              [SIZE_V] = mc->vocab_size,
@@ -61,12 +63,18 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_X] = mc->moe_intermediate_size,
                              [SIZE_S] = mc->shared_expert_intermediate_size,
                              [SIZE_ONE] = 1,
+                             [SIZE_XX] = 2 * mc->moe_intermediate_size,
+                             [SIZE_HEADS] = mc->num_attention_heads,
                              [SIZE_QG] = 2 * Q,
                              [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
                              [SIZE_Z] = Z,
                              [SIZE_H] = mc->linear_num_value_heads,
                              [SIZE_VALUE] = mc->linear_value_head_dim,
                              [SIZE_KERNEL] = mc->linear_conv_kernel_dim,
+                             [SIZE_LQ] = mc->q_lora_rank,
+                             [SIZE_LK] = mc->kv_lora_rank,
+                             [SIZE_LKR] = mc->kv_lora_rank + R,
+                             [SIZE_LKV] = H * (mc->head_dim - R + V),
                              [SIZE_HEAD] = mc->head_dim,
                              [SIZE_POSITIONS] = mc->max_position_embeddings,
                              [SIZE_LABELS] = 0};

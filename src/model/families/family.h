@@ -19,19 +19,24 @@ enum slot {
     SLOT_EXPERT_DOWN,
     SLOT_DELTA_IN, /* of linear attention: q, k and v, then z, b and a */
     SLOT_DELTA_OUT,
-    SLOT_MLP_GATE, /* of an MLP: one value for each token, whose sigmoid multiplies the output */
-    N_LINEARS,     /* the linear layers of a block */
+    SLOT_MLP_GATE,  /* of an MLP: one value for each token, whose sigmoid multiplies the output */
+    SLOT_LATENT_IN, /* of latent attention: what keys and values come from, then what queries come from */
+    SLOT_LATENT_Q,  /* from the compressed query */
+    SLOT_LATENT_KV, /* from the compressed key and value */
+    N_LINEARS,      /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
     SLOT_NORM3,
     SLOT_NORM4,
     SLOT_Q_NORM,
     SLOT_K_NORM,
-    SLOT_CONV, /* of linear attention */
+    SLOT_SINKS, /* of attention */
+    SLOT_CONV,  /* of linear attention */
     SLOT_DT_BIAS,
     SLOT_A_LOG,
     SLOT_DELTA_NORM,
-    SLOT_TOKENS, /* token embeddings; of a tower: its positions */
+    SLOT_CORRECTION, /* of a router: dt_routing */
+    SLOT_TOKENS,     /* token embeddings; of a tower: its positions */
     SLOT_POSITIONS,
     SLOT_FINAL_NORM,
     SLOT_HEAD,
@@ -50,6 +55,7 @@ enum step {
     STEP_MLP,
     STEP_EXPERTS, /* replaces STEP_MLP in layers with experts; with SLOT_UP, an MLP of all tokens is added */
     STEP_DELTA,   /* replaces STEP_ATTENTION in layers with linear attention */
+    STEP_LATENT,  /* latent attention */
     STEP_ADD,
     STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
     STEP_NORM2,
@@ -63,13 +69,16 @@ enum size_of {
     SIZE_C,
     SIZE_Q,
     SIZE_K,
+    SIZE_O, /* values of all heads */
     SIZE_W,
     SIZE_F,
     SIZE_U,
     SIZE_V,
-    SIZE_E, /* num_experts */
-    SIZE_X, /* moe_intermediate_size */
-    SIZE_S, /* shared_expert_intermediate_size */
+    SIZE_E,     /* num_experts */
+    SIZE_X,     /* moe_intermediate_size */
+    SIZE_XX,    /* gate and up of an expert */
+    SIZE_HEADS, /* num_attention_heads */
+    SIZE_S,     /* shared_expert_intermediate_size */
     SIZE_ONE,
     SIZE_QG,        /* queries and gates */
     SIZE_M,         /* of linear attention: q, k and v */
@@ -77,6 +86,10 @@ enum size_of {
     SIZE_H,         /* value heads */
     SIZE_VALUE,     /* one value */
     SIZE_KERNEL,    /* linear_conv_kernel_dim */
+    SIZE_LQ,        /* q_lora_rank */
+    SIZE_LK,        /* kv_lora_rank */
+    SIZE_LKR,       /* kv_lora_rank and the shared part of keys */
+    SIZE_LKV,       /* keys without their shared part, and values, of all heads */
     SIZE_HEAD,      /* head_dim */
     SIZE_POSITIONS, /* max_position_embeddings */
     SIZE_LABELS     /* of a scalar head */
@@ -114,7 +127,7 @@ enum { MAX_MODULES = 32 }; /* of a layer; unused ones have no name */
 struct family_key {
     const char *key, *name;
 };
-enum { MAX_FAMILY_KEYS = 16 };
+enum { MAX_FAMILY_KEYS = 24 };
 
 /** A tensor in files, by its name after the prefix of its layer, that may contain all weights of a slot: those of one
  *  expert after the other [num_experts, sum of out, in], or IN_FIRST [num_experts, in, out]. For modules without
@@ -131,6 +144,7 @@ struct dt_family {
         const char *model_type, *architecture, *classifier;
         const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
     } name;                     /* in config.json */
+    bool mxfp4;                 /* files may have experts in MXFP4 (load_packed.c) */
     bool within;                /* the text model is read out of multimodal models: their text_config */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */

@@ -166,7 +166,7 @@ static dt_err read_mixtral(const dt_spec *root, dt_model_config *mc)
     mc->moe_intermediate_size = mc->intermediate_size;
     DT_TRY(dt_spec_real(root, "router_jitter_noise", 0, 1, &noise));
     if (noise != 0) return dt_spec_bad(root, "router_jitter_noise", "0");
-    const bool slides = json_is_integer(json_object_get(root->value, "sliding_window"));
+    const bool slides = dt_spec_has(root, "sliding_window");
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i] = (dt_layer){.sparse = true, .slides = slides};
     return dt_model_read_window(root, mc, slides);
 }
