@@ -279,7 +279,7 @@ typedef struct dt_model_options {
     bool graphs;
     int32_t max_top;    /* maximum of dt_top.k (beam search) */
     int32_t max_listed; /* maximum number of tokens of dt_model_set_lists */
-    int32_t max_images; /* maximum number of images of a micro-batch; 0: none, and a tower accepts only empty batches */
+    int32_t max_images; /* maximum number of images (of grids: of cells) of a micro-batch; 0: none */
     /* batches contain features (dt_vision_feature_nbytes) instead of pixels; the tower, which is frozen, only serves
      * dt_model_features */
     bool features_given;

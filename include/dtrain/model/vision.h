@@ -29,11 +29,14 @@ typedef struct dt_tower {
     /* of a model with its own language model; text NULL: LLaVA's */
     const struct dt_family *text;
     const char *architecture;
-    const dt_tower_name *names;       /* up to {NULL} */
-    int64_t window_size, sections[3]; /* values of missing keys: window_size in pixels, 0: none; mrope_section */
-    bool interleaved;                 /* mrope_interleaved */
-    bool interpolates;                /* has a square table of positions, which is interpolated */
-    bool averages;                    /* images have one size, and the projector averages (Gemma 3) */
+    const dt_tower_name *names; /* up to {NULL} */
+    bool gated;                 /* blocks have RMSNorm and a gated MLP, else LayerNorm and a plain MLP */
+    bool averages;              /* images have one size, and the projector averages (Gemma 3) */
+    bool interpolates;          /* has a square table of positions, which is interpolated */
+    bool interleaved;           /* mrope_interleaved */
+    /* values of missing keys: depth, hidden_size, intermediate_size, window_size in pixels (0: no windows),
+     * fullatt_block_indexes, mrope_section, deepstack_visual_indexes (-1: the tower has none) */
+    int64_t n_blocks, hidden_size, intermediate_size, window_size, full_blocks[4], sections[3], deepstack[3];
 } dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */

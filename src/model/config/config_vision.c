@@ -324,7 +324,7 @@ static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
 {
     const char *depth = dt_spec_has(s, "num_hidden_layers") ? "num_hidden_layers" : "depth";
     int64_t channels = 3, merge = 2;
-    v->n_blocks = v->tower->interpolates ? 27 : 32;
+    v->n_blocks = v->tower->n_blocks;
     v->patch_size = v->tower->patch_size;
     v->n_frames = 2;
     DT_TRY(dt_spec_int(s, depth, 1, 1 << 12, &v->n_blocks));
@@ -342,9 +342,10 @@ static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
 static dt_err read_windows(const dt_spec *s, dt_vision_config *v)
 {
     enum { MAX_FULL = 256 };
-    int64_t side = v->tower->window_size, full[MAX_FULL] = {7, 15, 23, 31};
-    int n_full = 4;
+    int64_t side = v->tower->window_size, full[MAX_FULL];
+    int n_full = sizeof v->tower->full_blocks / sizeof v->tower->full_blocks[0];
     if (side == 0) return DT_OK;
+    memcpy(full, v->tower->full_blocks, sizeof v->tower->full_blocks);
     DT_TRY(dt_spec_int(s, "window_size", v->image_size, 1 << 20, &side));
     v->window = side / v->n_side / v->patch_size; /* in this order, as in transformers */
     DT_TRY(read_list(s, "fullatt_block_indexes", INT32_MAX, MAX_FULL, full, &n_full));
@@ -372,10 +373,10 @@ static dt_err read_table(const dt_spec *s, dt_vision_config *v)
 
 static dt_err read_deepstack(const dt_spec *s, dt_vision_config *v, const dt_model_config *mc)
 {
-    static const int64_t USUAL[] = {8, 16, 24};
-    if (!v->tower->interpolates) return DT_OK;
-    v->n_deepstack = 3;
-    memcpy(v->deepstack, USUAL, sizeof USUAL);
+    const int64_t *usual = v->tower->deepstack;
+    if (usual[0] < 0) return DT_OK;
+    v->n_deepstack = sizeof v->tower->deepstack / sizeof usual[0];
+    memcpy(v->deepstack, usual, sizeof v->tower->deepstack);
     DT_TRY(read_list(s, "deepstack_visual_indexes", v->n_blocks - 1, DT_MAX_DEEPSTACK, v->deepstack, &v->n_deepstack));
     bool fits = v->n_deepstack <= mc->num_hidden_layers;
     for (int k = 0; k < v->n_deepstack; k++)
@@ -389,7 +390,6 @@ static dt_err read_deepstack(const dt_spec *s, dt_vision_config *v, const dt_mod
 /* As the blocks of LLaVA's towers, with other names of keys, and rotary positions. */
 static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
 {
-    const bool gated = t->window_size > 0;
     const char *heads = dt_spec_has(s, "num_attention_heads") ? "num_attention_heads" : "num_heads";
     dt_spec rope;
     const char *type = "axial";
@@ -397,8 +397,8 @@ static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_c
                             .embedding_multiplier = 1,
                             .residual_multiplier = 1,
                             .logits_scaling = 1,
-                            .hidden_size = gated ? 3584 : 1152,
-                            .intermediate_size = gated ? 3420 : 4304,
+                            .hidden_size = t->hidden_size,
+                            .intermediate_size = t->intermediate_size,
                             .num_attention_heads = 16,
                             .norm_eps = t->norm_eps,
                             .act = (dt_activation)t->act,
@@ -406,8 +406,8 @@ static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_c
                             .qkv_bias = true,
                             .o_bias = true,
                             .mlp_bias = true,
-                            .rms_norm = gated,
-                            .gated_mlp = gated,
+                            .rms_norm = t->gated,
+                            .gated_mlp = t->gated,
                             .scale_attn_weights = true,
                             .bos_token_id = -1,
                             .pad_token_id = -1,
