@@ -132,11 +132,12 @@ dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, floa
 }
 
 /* The part of one expert's matrix t of the adapter of all experts, from d->whole_a and d->whole_b. */
-static dt_err take_expert(merge_delta *d, const dt_tensor *t, const dt_tensor *a, bool turned)
+static dt_err take_expert(merge_delta *d, const dt_tensor *t, const dt_tensor *a, const dt_tensor *b, bool turned)
 {
-    const int64_t E = a->adapter_experts, r = a->shape[0] / E, n_in = a->shape[1], row = t->fused.first / n_in,
-                  n_out = t->fused.shape[turned ? 2 : 1], e = row / n_out, rows = t->n_elems / n_in;
-    const float *of_a = d->whole_a + e * r * n_in, *of_b = d->whole_b + row * r;
+    const int64_t E = a->adapter_experts, r = b->shape[1], n_in = a->shape[1], n_out = b->shape[0] / E,
+                  e = t->fused.first / (n_in * n_out), row = t->fused.first % (n_in * n_out) / n_in,
+                  rows = dt_n_weights(t) / n_in;
+    const float *of_a = d->whole_a + e * r * n_in, *of_b = d->whole_b + (e * n_out + row) * r;
     d->rank = r, d->scale = a->adapter_scale, d->cols = turned ? rows : n_in;
     d->left = malloc((size_t)((turned ? n_in : rows) * r) * sizeof(float));
     d->right = malloc((size_t)((turned ? rows : n_in) * r) * sizeof(float));
@@ -161,7 +162,7 @@ static dt_err gather_expert(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_
         DT_TRY(merge_join(comm, z, found.b, DT_OK, &d->whole_b));
         d->whole_of = found.a;
     }
-    return dt_comm_agree(comm, take_expert(d, t, dt_zero_tensor(z, found.a), found.turned));
+    return dt_comm_agree(comm, take_expert(d, t, dt_zero_tensor(z, found.a), dt_zero_tensor(z, found.b), found.turned));
 }
 
 dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own)

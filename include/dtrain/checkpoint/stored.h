@@ -115,7 +115,7 @@ typedef struct dt_stored_location {
     int32_t elsewhere; /* it has its value already: the files contain part of the model */
     /* of a matrix [n out, r]: the file has [out, r n], with column j n + e that of matrix e and column j; 0: not */
     int32_t n_alternating;
-    int32_t left_out;  /* dt_base: it is in another model's file */
+    int32_t left_out; /* dt_base: it is in another model's file */
     /* MXFP4 (load_packed.c): offset is that of the codes [out, packed_in / 2], `type` the type of the decoded values */
     int64_t packed_in; /* inputs of the matrix; 0: not packed */
     int64_t scales;    /* offset of the scales [out, packed_in / 32] */

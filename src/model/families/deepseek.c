@@ -3,7 +3,7 @@
  *
  * The routers of DeepSeek-V3 and GLM-4.5 have sigmoids, and a vector corrects the choice of experts; it is not trained.
  * That of DeepSeek-V2 is a softmax. Experts may be limited to some groups. */
-#include "llama.h"
+#include "moe.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -202,6 +202,8 @@ static const enum step LATENT_STEPS[] = {STEP_NORM1, STEP_LATENT, STEP_ADD, STEP
 
 const dt_family dt_family_deepseek_v3 = {
     .name = {"deepseek_v3", "DeepseekV3ForCausalLM", "DeepseekV3ForSequenceClassification"},
+    .peft_names_experts = true,
+    .fused = {FUSED_EXPERTS(false)},
     .missing = {7168, 61, 128, 128, 64, 18432, 129280, 4096, 1e-6, 0, 1, -1},
     .blocks = "model.layers.",
     .embed = dt_llama_embed,
@@ -213,6 +215,8 @@ const dt_family dt_family_deepseek_v3 = {
 
 const dt_family dt_family_deepseek_v2 = {
     .name = {"deepseek_v2", "DeepseekV2ForCausalLM", "DeepseekV2ForSequenceClassification"},
+    .peft_names_experts = true,
+    .fused = {FUSED_EXPERTS(false)},
     .missing = {4096, 32, 32, 0, 64, 11008, 102400, 2048, 1e-6, 1, 2, -1},
     .blocks = "model.layers.",
     .embed = dt_llama_embed,
@@ -247,6 +251,8 @@ static const struct module GLM_BLOCK[MAX_MODULES] = {
 
 const dt_family dt_family_glm4_moe = {
     .name = {"glm4_moe", "Glm4MoeForCausalLM", "Glm4MoeForSequenceClassification"},
+    .peft_names_experts = true,
+    .fused = {FUSED_EXPERTS(false)},
     .missing = {4096, 46, 96, 8, 128, 10944, 151552, 131072, 1e-5, -1, -1, -1, .partial_rotary_factor = 0.5},
     .blocks = "model.layers.",
     .embed = dt_llama_embed,
