@@ -95,7 +95,8 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->of_expert = k->flags & PER_EXPERT;
     t->split = linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
-    if (k->flags & DENSE) t->site = DT_SITE_NONE; /* in a mixture PEFT takes gate_proj etc. for names of experts */
+    /* in a mixture PEFT takes gate_proj etc. for names of experts */
+    if (k->flags & (DENSE | NO_ADAPTER)) t->site = DT_SITE_NONE;
     t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;
     return DT_OK;
 }

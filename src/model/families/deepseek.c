@@ -103,10 +103,10 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
         {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                       \
         {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                         \
         {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},                     \
-        {SLOT_UP, "mlp.shared_experts.gate_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                                       \
-        {SLOT_UP, "mlp.shared_experts.up_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                                         \
+        {SLOT_UP, "mlp.shared_experts.gate_proj", SIZE_S, SIZE_C, 0, 0, SPARSE | NO_ADAPTER},                          \
+        {SLOT_UP, "mlp.shared_experts.up_proj", SIZE_S, SIZE_C, 0, 0, SPARSE | NO_ADAPTER},                            \
     {                                                                                                                  \
-        SLOT_DOWN, "mlp.shared_experts.down_proj", SIZE_C, SIZE_S, 0, 0, SPARSE                                        \
+        SLOT_DOWN, "mlp.shared_experts.down_proj", SIZE_C, SIZE_S, 0, 0, SPARSE | NO_ADAPTER                           \
     }
 
 #define EXPERT_KEYS                                                                                                    \

@@ -110,6 +110,7 @@ enum {
                            * modules of a slot are adjacent, and the experts follow one another */
     FULL_ATTENTION = 64,    /* only in layers with full attention */
     LINEAR_ATTENTION = 128, /* only in layers with linear attention */
+    NO_ADAPTER = 256,       /* PEFT takes its name for that of experts */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */
