@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_latent.sh - latent attention, and experts that a vector and groups choose, in the programs: the same losses at every stage of ZeRO, on every
 # number of ranks and with offload, plans, checkpoints, recomputation, packed documents, adapters, a quantised base, generation and rollouts.
-# QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -12,17 +11,17 @@ sed -i -e 's/^model_type = llama/model_type = deepseek_v3\nq_lora_rank = 13\nkv_
 
 train 1 one checkpoint.save_steps=3 checkpoint.export=hf
 expect_exit "one rank" 0
-ends "the memory is that of the plan" 0 as_planned
+expect "the memory is that of the plan" as_planned
 for stage in 0 1 2 3; do
     train 2 "two$stage" zero.stage=$stage
-    ends "stage $stage on two ranks has the losses of one rank" 0 close_losses one "two$stage" 1e-5
+    expect "stage $stage on two ranks has the losses of one rank" close_losses one "two$stage" 1e-5
     as_planned && ok "stage $stage: memory as planned" || not_ok "stage $stage: memory as planned" "$(tail -3 "$out")"
 done
 train 2 offload zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
-ends "offload has the losses of one rank" 0 close_losses one offload 1e-5
+expect "offload has the losses of one rank" close_losses one offload 1e-5
 for way in selective block; do
     train 1 "again_$way" model.activation_checkpointing=$way
-    ends "activation_checkpointing = $way has the same losses" 0 close_losses one "again_$way" 0
+    expect "activation_checkpointing = $way has the same losses" close_losses one "again_$way" 0
     as_planned && ok "$way: memory as planned" || not_ok "$way: memory as planned" "$(tail -3 "$out")"
 done
 train 2 resumed zero.stage=3 checkpoint.resume="$tmp/one" run.max_steps=6
@@ -30,7 +29,7 @@ expect_exit "a run resumes" 0
 train 1 masked data.document_mask=true
 expect_exit "packed documents" 0
 train 1 bf16 precision.dtype=bf16
-ends "bf16 has about the same losses" 0 close_losses one bf16 2e-2
+expect "bf16 has about the same losses" close_losses one bf16 2e-2
 
 # adapters and a quantised base
 set -- model.path="$tmp/one/hf" lora.r=4 run.max_steps=3

@@ -502,8 +502,19 @@ TEST(backward_is_its_gradient)
 /* Central differences of the reference forward: error h^2 |f'''| / 6 plus 2^-53 |f| / h, about 1e-9 at h = 1e-5. */
 static void check_reference(bool bidirectional, float softcap, bool sinks, int v_dim, int block)
 {
-    const attention_case c = {2,    {4, 3},        {6, 0},  4,     2,     3,    bidirectional || block ? 0 : 3,
-                              0.3f, bidirectional, softcap, sinks, v_dim, block};
+    const attention_case c = {.n_seq = 2,
+                              .n_q = {4, 3},
+                              .n_kv = {6, 0},
+                              .n_heads = 4,
+                              .n_kv_heads = 2,
+                              .head_dim = 3,
+                              .window = bidirectional || block ? 0 : 3,
+                              .dropout_p = 0.3f,
+                              .bidirectional = bidirectional,
+                              .softcap = softcap,
+                              .sinks = sinks,
+                              .v_dim = v_dim,
+                              .block = block};
     problem p;
     make_problem(&p, &c, DT_F32, ODD_GAPS);
     const int64_t n_q = p.q.n, n_k = p.k.n, n_out = p.at.n_tok * p.at.o_ld;
