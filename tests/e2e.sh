@@ -87,7 +87,7 @@ beside_end() {
 kill_slowly() { OMPI_MCA_odls_base_sigkill_timeout=2 PRTE_MCA_odls_base_sigkill_timeout=2 "$@"; }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
-ends() { local ends_name=$1 ends_code=$2; shift 2; "$@"; expect_exit "$ends_name" "$ends_code"; } # variable names that no command uses
+ends() { local ends_name=$1 ends_code=$2; shift 2; code=none; "$@"; expect_exit "$ends_name" "$ends_code"; } # variable names that no command uses
 prints() { local prints_name=$1 prints_regex=$2; shift 2; "$@"; expect_text "$prints_name" "$prints_regex"; }
 ends_saying() {
     local saying_name=$1 saying_code=$2 saying_regex=$3
