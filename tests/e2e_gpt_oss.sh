@@ -37,8 +37,8 @@ done
 for base in none int8 nf4; do
     set -- model.path=tests/data/hf/gpt_oss_mxfp4 model.tokenizer=bytes lora.r=4 lora.base_quantization=$base run.max_steps=3 checkpoint.save=trainable
     train 2 "packed_$base" "$@" zero.stage=3
-    train 1 "decoded_$base" "$@" model.path=tests/data/hf/gpt_oss_mxfp4_decoded
-    expect "MXFP4, base $base: the losses of the decoded weights" close_losses "decoded_$base" "packed_$base" 1e-5
+    train 2 "decoded_$base" "$@" zero.stage=3 model.path=tests/data/hf/gpt_oss_mxfp4_decoded
+    expect "MXFP4, base $base: the losses of the decoded weights" close_losses "decoded_$base" "packed_$base" 0
     train 1 "packed_$base" "$@" run.max_steps=4
     expect_exit "MXFP4, base $base: a checkpoint of the adapters continues" 0
 done
