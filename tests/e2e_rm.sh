@@ -231,7 +231,7 @@ refuse() { # NAME TEXT CODE ARGS...
     ends_saying "$name: exit code" "$status" "$text" on refused "$fixture/start" "$@"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
-refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 with a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
+refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 with a text of more than 2 tokens; a larger data.seq_len .or rm.max_length. keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
 refuse "pairs cannot be packed" 'packing = bfd: pairs cannot be packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
 refuse "smoothing of a hinge" 'label_smoothing: expected 0, because loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1

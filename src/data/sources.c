@@ -200,7 +200,8 @@ static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources 
         n += snprintf(why + n, sizeof why - (size_t)n,
                       "; %" PRId64 " without an answer token within the first %" PRId64 " tokens", n_empty,
                       opt->seq_len);
-    if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
+    if (n_too_long || n_empty)
+        snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len (or rm.max_length) keeps more");
     return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s%s can be used for training%s", item, n_all, what,
                    dt_plural(n_all), why);
 }

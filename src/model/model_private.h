@@ -529,6 +529,7 @@ static inline void *dt_gradient(const dt_grad_view *g, struct tensor_at t)
 /** A tied trained table receives gradients from the embedding and from the head. */
 static inline bool dt_has_tied_grads(const dt_model *m) { return m->tied && dt_is_trained(m->head.w); }
 
+/* buffers.c */
 /** Bump allocator over a block; without a block it only counts. */
 struct arena {
     char *base;
@@ -538,6 +539,13 @@ struct arena {
 /** Allocate rows * width elements of elem bytes; NULL while only counting. */
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem);
 struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes);
+/** The blocks of a model. IN_KEPT: activations that are never borrowed. */
+enum { IN_ACTIVATIONS, IN_KEPT, IN_DATA, IN_STAGING, IN_TABLE, N_ARENAS };
+/** Lay out all buffers. */
+void dt_model_place(dt_model *m, struct arena arenas[N_ARENAS]);
+/** Lay out tokens, or rows, starting at base (NULL: count only). Returns the bytes used. */
+size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct tokens *t);
+size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
 /* find_tensors.c: unit roles and tensor locations; m->stages has room for n_units */
 dt_err dt_model_find_tensors(dt_model *m);
@@ -635,11 +643,6 @@ dt_err dt_step_run(dt_model *m, const struct step_key *key, dt_queue_step *queue
 int32_t dt_step_len(const dt_model *m, int32_t len);
 /** The number of rows to which a step of n is padded; at most cache_seqs. Rows must be independent of each other. */
 int32_t dt_step_rows(const dt_model *m, int32_t n);
-
-/* open.c */
-/** Lay out tokens, or rows, starting at base (NULL: count only). Returns the bytes used. */
-size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct tokens *t);
-size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
 /* balance.c */
 /** Is there a load-balancing loss? */
