@@ -44,10 +44,11 @@ static void add_adapter(struct linear *l, const dt_tensor *a, const dt_tensor *b
     struct low_rank *low = l->n_low > 0 ? &l->low[l->n_low - 1] : NULL;
     const int64_t r = a->shape[0];
     if (!low || low->scale != a->adapter_scale) {
+        const int first = low ? low->first + low->n_parts : 0;
         low = &l->low[l->n_low++];
-        *low = (struct low_rank){.a = at(a), .scale = a->adapter_scale};
+        *low = (struct low_rank){.a = at(a), .scale = a->adapter_scale, .first = first};
     }
-    low->part[low->n_parts++] =
+    l->part[low->first + low->n_parts++] =
         (struct low_part){.b = at(b), .r = r, .first_r = low->r, .n_out = b->shape[0], .first_out = first_out};
     low->r += r;
     l->low_r += r;
@@ -70,7 +71,7 @@ static void find_expert_adapter(struct linear *l, const dt_unit *u, const char *
     if (!a || !b) return;
     const int64_t r = b->shape[1];
     l->low[0] = (struct low_rank){.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1};
-    l->low[0].part[0] = (struct low_part){.b = at(b), .r = r, .n_out = l->n_out};
+    l->part[0] = (struct low_part){.b = at(b), .r = r, .n_out = l->n_out};
     l->n_low = 1;
     l->low_r = r;
 }
@@ -221,11 +222,8 @@ static dt_err find_table(dt_model *m, const dt_unit *u, enum slot slot, enum low
     DT_CHECK(r * dt_max_i64(n_rows, m->opt.max_tok) <= INT32_MAX, DT_ERR_USAGE,
              "%s: an adapter of rank %" PRId64 " needs more than 2^31 values for %" PRId64 " rows, or for %d tokens",
              a->name, r, n_rows, m->opt.max_tok);
-    m->low_table[of] = (struct low_table){.low = {.a = at(a),
-                                                  .r = r,
-                                                  .scale = a->adapter_scale,
-                                                  .part = {{.b = at(b), .r = r, .n_out = m->C}},
-                                                  .n_parts = 1},
+    m->low_table[of] = (struct low_table){.low = {.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1},
+                                          .part = {.b = at(b), .r = r, .n_out = m->C},
                                           .n_rows = n_rows};
     return DT_OK;
 }

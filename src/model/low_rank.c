@@ -99,7 +99,8 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
         const void *h = h_of(m, l, k, rows.n, low);
-        for (int i = 0; i < a->n_parts; i++) DT_TRY(add_part(m, l, a, &a->part[i], w, h, y, y_ld, rows, y_dtype));
+        for (int i = 0; i < a->n_parts; i++)
+            DT_TRY(add_part(m, l, a, &l->part[a->first + i], w, h, y, y_ld, rows, y_dtype));
     }
     return DT_OK;
 }
@@ -167,8 +168,10 @@ dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_
     for (int k = 0; k < l->n_low; k++) {
         const struct low_rank *a = &l->low[k];
         const void *h = h_of(m, l, k, rows.n, low);
-        for (int i = 0; i < a->n_parts; i++)
-            DT_TRY(part_backward(m, l, a, &a->part[i], dt_weight(w, a->part[i].b), g, h, dy, dy_ld, rows));
+        for (int i = 0; i < a->n_parts; i++) {
+            const struct low_part *p = &l->part[a->first + i];
+            DT_TRY(part_backward(m, l, a, p, dt_weight(w, p->b), g, h, dy, dy_ld, rows));
+        }
         DT_TRY(scale(m, a, m->s.low_d, rows.n));
         DT_TRY(a_gradient(m, l, a, g, in, rows));
         DT_TRY(input_gradient(m, l, a, w, dx, k == 0, rows));
@@ -181,7 +184,7 @@ dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, con
 {
     const struct low_rank *a = l->low;
     DT_EXPECT(l->n_low == 1 && a->n_parts == 1);
-    DT_TRY(h_gradient(m, l, a, a->part, dt_weight(w, a->part->b), dy, dy_ld, rows));
+    DT_TRY(h_gradient(m, l, a, l->part, dt_weight(w, l->part->b), dy, dy_ld, rows));
     DT_TRY(scale(m, a, m->s.low_d, rows.n));
     return input_gradient(m, l, a, w, dx, true, rows);
 }
@@ -192,7 +195,7 @@ dt_err dt_low_rank_weight_gradient(const dt_model *m, const struct linear *l, co
 {
     const struct low_rank *a = l->low;
     DT_TRY(make_h(m, l, a, w, x, low, rows));
-    DT_TRY(b_gradient(m, l, a, a->part, g, low, dy, dy_ld, rows));
+    DT_TRY(b_gradient(m, l, a, l->part, g, low, dy, dy_ld, rows));
     return a_gradient(m, l, a, g, x, rows);
 }
 
@@ -201,14 +204,15 @@ dt_err dt_low_rank_weight_gradient(const dt_model *m, const struct linear *l, co
 dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_view *w, void *x)
 {
     const struct low_rank *a = &m->low_table[of].low;
-    const void *b = dt_weight(w, a->part[0].b);
+    const struct low_part *p = &m->low_table[of].part;
+    const void *b = dt_weight(w, p->b);
     void *h = m->s.table_h[of];
     if (a->r == 0) return DT_OK;
     DT_TRY(m->ops->gather_rows(m->dev, dt_weight(w, a->a), m->device.low_at[of], h, m->n_tok * a->r, 1, m->opt.dtype,
                                m->stream));
     DT_TRY(scale(m, a, h, m->n_tok));
     if (m->train) DT_TRY(m->ops->copy(m->dev, m->s.table_b[of], b, (size_t)(m->C * a->r) * m->elem, m->stream));
-    return add_part(m, NULL, a, &a->part[0], w, h, x, m->C, (struct low_rows){.n = m->n_tok}, m->opt.dtype);
+    return add_part(m, NULL, a, p, w, h, x, m->C, (struct low_rows){.n = m->n_tok}, m->opt.dtype);
 }
 
 dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g)
@@ -217,7 +221,8 @@ dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_vi
     const int32_t n_learned = of == LOW_TOKENS ? m->n_learned : m->n_tok;
     if (a->r == 0) return DT_OK;
     const struct low_rows rows = {.n = m->n_tok};
-    DT_TRY(part_backward(m, NULL, a, &a->part[0], m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, rows));
+    DT_TRY(
+        part_backward(m, NULL, a, &m->low_table[of].part, m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, rows));
     DT_TRY(scale(m, a, m->s.low_d, m->n_tok));
     return m->ops->embedding_backward(m->dev, m->s.low_d, m->device.low_at[of], m->device.low_order[of],
                                       dt_gradient(g, a->a), n_learned * a->r, 1, m->opt.dtype, g->dtype, m->stream);

@@ -32,15 +32,15 @@ struct low_rank {
     struct tensor_at a; /* [r, n_in] */
     int64_t r;
     float scale;
-    struct low_part part[MAX_LOW];
-    int n_parts;
+    int first, n_parts; /* parts first .. first + n_parts - 1 of the linear layer */
 };
 
-/** Low-rank adapter of a lookup table with n_rows rows: x += h Bt with h[t, k] = scale A[k, id[t]]. Its single part
- *  covers all of x. The r elements of A for a token are n_rows apart. The lookup treats A as a table of
+/** Low-rank adapter of a lookup table with n_rows rows: x += h Bt with h[t, k] = scale A[k, id[t]]. Its part covers
+ *  all of x. The r elements of A for a token are n_rows apart. The lookup treats A as a table of
  *  r n_rows rows with one element each. */
 struct low_table {
     struct low_rank low; /* a [r, n_rows]; r 0: no adapter */
+    struct low_part part;
     int64_t n_rows;
 };
 enum low_of { LOW_TOKENS, LOW_POSITIONS, N_LOW_TABLES };
@@ -55,6 +55,7 @@ struct linear {
     int n_groups;   /* experts, whose matrices w (and A and B) follow one another; 0: one matrix */
     int64_t n_rows; /* of its input, per token */
     struct low_rank low[MAX_LOW];
+    struct low_part part[MAX_LOW]; /* of all adapters */
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
     bool in_fp32;  /* y is fp32, as for logits */
