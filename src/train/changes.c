@@ -31,7 +31,8 @@ static const struct {
     {"model", "activation_checkpointing", CHANGE_IGNORED},
     {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
     {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
-    {"model", NULL, CHANGE_IGNORED},             /* compared as a model, below */
+    {"model", "freeze", CHANGE_REFUSED},
+    {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
     {"data", "document_mask", CHANGE_REFUSED},

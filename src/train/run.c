@@ -443,6 +443,7 @@ void dt_run_close(dt_run *run)
     dt_model_free_units(run->units, run->n_units);
     dt_model_config_free(&run->mc);
     dt_lora_free(&run->lora);
+    dt_list_free(run->frozen, run->n_frozen);
     free(run->rows);
     if (run->dev.ops) dt_stream_close(&run->dev, run->compute);
     dt_pretrained_free(&run->pretrained);

@@ -45,6 +45,11 @@ dt_err run_choose_rows(dt_run *run);
 dt_err run_choose_parts(dt_run *run);
 dt_err run_save_parts(dt_run *run);
 bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
+/* trained_parts.c: model.freeze. Reads the key; is the tensor in it?; checks, after the choice of trained tensors, that
+ * every pattern matches a tensor, and that some are trained. */
+dt_err run_read_freeze(dt_run *run);
+bool run_freezes(const dt_run *run, const dt_tensor *tensor);
+dt_err run_check_freeze(const dt_run *run);
 /* vision.feature_cache: called once the trained parts are known; local */
 dt_err run_check_features(dt_run *run);
 

@@ -396,46 +396,11 @@ static dt_err resolve_batching(dt_run *run)
     return DT_OK;
 }
 
-/* The next pattern of a comma-separated list; NULL: none. *at: the position in the list. */
-static const char *next_pattern(const char **at, char pattern[DT_NAME_MAX])
-{
-    *at += strspn(*at, ", \t");
-    const size_t n = strcspn(*at, ", \t");
-    snprintf(pattern, DT_NAME_MAX, "%.*s", (int)n, *at);
-    *at += n;
-    return n > 0 ? pattern : NULL;
-}
-
-static bool is_in_freeze(const dt_run *run, const dt_tensor *t)
-{
-    char pattern[DT_NAME_MAX];
-    for (const char *at = run->cfg.model_freeze; next_pattern(&at, pattern);)
-        if (dt_lr_pattern_matches(pattern, t->name)) return true;
-    return false;
-}
-
-/* Every pattern of model.freeze must match a tensor. */
-static dt_err check_freeze(const dt_run *run)
-{
-    char pattern[DT_NAME_MAX];
-    for (const char *at = run->cfg.model_freeze; next_pattern(&at, pattern);) {
-        bool any = false;
-        for (int u = 0; u < run->n_units; u++)
-            for (int i = 0; i < run->units[u].n_tensors; i++)
-                any = any || dt_lr_pattern_matches(pattern, run->units[u].tensors[i].name);
-        DT_CONFIG_CHECK(any, &run->cfg, "model", "freeze", "'%s' matches no tensor of this model", pattern);
-    }
-    DT_CONFIG_CHECK(!*run->cfg.model_freeze || !run->task.ops->trains ||
-                        dt_units_n_trainable(run->units, run->n_units) > 0,
-                    &run->cfg, "model", "freeze", "%s leaves no tensor to train", run->cfg.model_freeze);
-    return DT_OK;
-}
-
 static bool is_trained(void *self, const dt_tensor *tensor)
 {
     const dt_run *run = self;
     const dt_task *task = &run->task;
-    if (is_in_freeze(run, tensor)) return false;
+    if (run_freezes(run, tensor)) return false;
     if (run->cfg.rec_freeze_llm) return dt_model_is_vocabulary(tensor);
     if (run->lora.r > 0 && !dt_lora_trains(&run->lora, tensor)) return false;
     if (run->lora.r == 0 && !run_trains_part(run, tensor)) return false;
@@ -582,12 +547,13 @@ static dt_err open_model(dt_run *run)
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
+    DT_TRY(run_read_freeze(run));
     DT_TRY(adapt_model(run));
     for (int u = 0; u < run->n_units; u++)
         run->units[u].trained_align = state_dtype(&run->cfg) == DT_I8 ? DT_BLOCK8 : 0;
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
-    note(run, check_freeze(run));
+    note(run, run_check_freeze(run));
     DT_TRY(run_check_features(run));
     DT_TRY(store_base(run));
     return check_saves(run);

@@ -1,5 +1,5 @@
 /* trained_parts.c - vision.train: the trained parts of a vision-language model, and the cache of a frozen tower's
- * features. */
+ * features; model.freeze. */
 #include "run.h"
 #include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
@@ -120,6 +120,41 @@ bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
     if (!dt_model_is_vocabulary(tensor)) return false;
     return tensor->kind == DT_KIND_HEAD ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
 }
+
+/* ---- model.freeze ------------------------------------------------------------------------------------------------ */
+
+dt_err run_read_freeze(dt_run *run)
+{
+    dt_list_free(run->frozen, run->n_frozen);
+    return dt_config_split(run->cfg.model_freeze, &run->frozen, &run->n_frozen);
+}
+
+bool run_freezes(const dt_run *run, const dt_tensor *tensor)
+{
+    for (int i = 0; i < run->n_frozen; i++)
+        if (dt_lr_pattern_matches(run->frozen[i], tensor->name)) return true;
+    return false;
+}
+
+static bool matches_any(const dt_run *run, const char *pattern)
+{
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++)
+            if (dt_lr_pattern_matches(pattern, run->units[u].tensors[i].name)) return true;
+    return false;
+}
+
+dt_err run_check_freeze(const dt_run *run)
+{
+    for (int i = 0; i < run->n_frozen; i++)
+        DT_CONFIG_CHECK(matches_any(run, run->frozen[i]), &run->cfg, "model", "freeze",
+                        "'%s' matches no tensor of this model", run->frozen[i]);
+    DT_CONFIG_CHECK(run->n_frozen == 0 || !run->task.ops->trains || dt_units_n_trainable(run->units, run->n_units) > 0,
+                    &run->cfg, "model", "freeze", "%s leaves no tensor to train", run->cfg.model_freeze);
+    return DT_OK;
+}
+
+/* ---- features ---------------------------------------------------------------------------------------------------- */
 
 dt_err run_check_features(dt_run *run)
 {

@@ -112,6 +112,8 @@ typedef struct dt_run {
     int n_units;
     dt_lora lora; /* adapters of the units */
     struct run_parts parts;
+    char **frozen; /* [n_frozen] patterns of model.freeze */
+    int n_frozen;
     dt_row_range *rows;           /* rec.freeze_llm: trained rows of the vocabulary's matrices */
     dt_chunks chunks;             /* lent to comm */
     dt_memory planned, allocated; /* of this rank before the first step */
