@@ -26,4 +26,16 @@ expect "before anything is compiled" test -z "$(find "$tmp/build" -name '*.o')"
 prints "make info shows it" 'add another MPI' run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
 prints "make info names the launcher" 'started by .*/mpirun.mpich' run 0 make info MPICC="$tmp/mpicc.mpich"
 expect_text "the HDF5 is reported" '^HDF5 +hdf5-mpich'
+
+# The plain name of pkg-config may be the HDF5 of another MPI: set-up then installs the right one.
+mv "$tmp/pc/hdf5-openmpi.pc" "$tmp/pc/hdf5.pc" && rm "$tmp/pc/hdf5-mpich.pc"
+echo '#define H5_HAVE_PARALLEL 1' >"$tmp/openmpi/hdf5.h"
+mkdir "$tmp/path"
+printf '#!/bin/sh\necho 1000\n' >"$tmp/path/id"
+printf '#!/bin/sh\nexit 1\n' >"$tmp/path/sudo"
+chmod +x "$tmp"/path/*
+ends "set-up misses the HDF5 of the MPI" 69 run 0 env PATH="$tmp/path:$PATH" MPICC="$tmp/mpicc.mpich" MPIRUN=true tools/setup.sh build
+expect_text "it is named" 'libhdf5-mpich-dev'
+run 0 env PATH="$tmp/path:$PATH" MPICC="$tmp/mpicc.openmpi" MPIRUN=true tools/setup.sh build || true
+expect "with the other MPI nothing is missing" sh -c "! grep -q hdf5 '$out'"
 e2e_done

@@ -48,11 +48,14 @@ demo  command:gnuplot  gnuplot-nox         gnuplot
 
 has_header() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "$1" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
 # HDF5 is found as in the Makefile: with pkg-config, else in the compiler's default paths (CPATH of
-# a module). A serial HDF5 is not accepted.
+# a module). A serial HDF5 is not accepted, nor one whose flags bring the headers of another MPI.
 has_parallel_hdf5() {
-    local flags
-    flags=$(pkg-config --cflags "$("$(dirname "$0")/mpi.sh" hdf5 "$("$(dirname "$0")/mpi.sh" kind $mpicc)")" 2>/dev/null)
-    printf '#include <hdf5.h>\n#ifndef H5_HAVE_PARALLEL\n#error serial\n#endif\n' | "$mpicc" -E -x c $flags ${CPPFLAGS:-} - >/dev/null 2>&1
+    local flags mpi kind
+    mpi=$(dirname "$0")/mpi.sh
+    kind=$("$mpi" kind $mpicc)
+    flags=$(pkg-config --cflags "$("$mpi" hdf5 "$kind")" 2>/dev/null)
+    printf '#include <hdf5.h>\n#ifndef H5_HAVE_PARALLEL\n#error serial\n#endif\n' | "$mpicc" -E -x c $flags ${CPPFLAGS:-} - >/dev/null 2>&1 &&
+        [ "$("$mpi" kind $mpicc $flags)" = "$kind" ]
 }
 has() {
     case $1 in
