@@ -14,7 +14,7 @@ demo:  ## from a bare machine to a trained model, sampled text and a plot of its
 test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped" (docs/testing.md describes the tests)
 	$(MAKEAGAIN) $(HERE) check-quick
 test-full: test-setup  ## run every test; forty minutes on two cores (SLICE=K/N: part K of N; CAMPAIGNS=1: also long tests with signals and bit flips)
-	$(MAKEAGAIN) check
+	$(MAKEAGAIN) check benches
 test-setup:
 	@MPICC="$(MPICC)" tools/setup.sh test
 check: programs tests-build  ## run the tests without setup (ONLY=pattern: tests whose names contain it)

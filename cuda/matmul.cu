@@ -276,7 +276,7 @@ static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bo
 }
 
 /* True if k needs no division: rows of A and B that run along k have a multiple of WHOLE terms. */
-static bool whole_terms(const dt_matmul *mm) { return mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b); }
+static bool whole_terms(const dt_matmul *mm) { return mm->k % WHOLE == 0 || mm->trans_a; }
 
 /* The library computes the extents that are multiples of 8. dtrain's kernels compute the last rows and columns of C. */
 static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)

@@ -137,12 +137,11 @@ template <class S> static dt_err run(const matmul &p, bool trans_a, bool trans_b
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
     const float_matrix b = {static_cast<const float *>(p.b), p.ldb};
     typedef float_matrix F;
-    if (trans_a)
-        launch(s, grid, S::THREADS, 0,
-               trans_b ? matmul_fma_kernel<S, F, true, true> : matmul_fma_kernel<S, F, true, false>, p, b);
-    else
-        launch(s, grid, S::THREADS, 0,
-               trans_b ? matmul_fma_kernel<S, F, false, true> : matmul_fma_kernel<S, F, false, false>, p, b);
+    launch(s, grid, S::THREADS, 0,
+           trans_a   ? matmul_fma_kernel<S, F, true, false>
+           : trans_b ? matmul_fma_kernel<S, F, false, true>
+                     : matmul_fma_kernel<S, F, false, false>,
+           p, b);
     CUDA_LAUNCHED();
     return DT_OK;
 }

@@ -16,9 +16,8 @@
 #include "matmul_mma.cuh"
 
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
- * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: k is divided into pieces, see tile_sums; GROUPS: a grouped
- * matmul. */
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES, bool GROUPS = false>
+ * PIECES: k is divided into pieces, see tile_sums; GROUPS: a grouped matmul. */
+template <class T, class S, bool TA, bool TB, bool PIECES, bool GROUPS = false>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
 {
     DYNAMIC_SHARED(T, shared);
@@ -37,8 +36,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmu
     int filled = 0, read = 0; /* indices in the ring */
     const auto load = [&]() {
         if (a.k_left > 0) {
-            a.template load<S::THREADS, VECTORS>(shared + filled * STAGE);
-            b.template load<S::THREADS, VECTORS>(shared + filled * STAGE + A_ELEMS);
+            a.template load<S::THREADS>(shared + filled * STAGE, p.vectors_in);
+            b.template load<S::THREADS>(shared + filled * STAGE + A_ELEMS, p.vectors_in);
         }
         filled = filled + 1 < S::STAGES ? filled + 1 : 0;
         copy_async_commit(); /* empty groups at the end keep the wait count correct */
@@ -59,93 +58,76 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmu
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
 
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
+template <class T, class S, bool TA, bool TB, bool PIECES>
 static dt_err run(dt_device *dev, const matmul &p, dt_stream *s)
 {
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES>), S::shared_nbytes);
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, S, TA, TB, PIECES>), S::shared_nbytes);
     allowed = true;
-    return launch_tiles<T, S, PIECES>(dev, p, s, matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES>);
+    return launch_tiles<T, S, PIECES>(dev, p, s, matmul_mma_kernel<T, S, TA, TB, PIECES>);
 }
 
-template <class T, class S, bool VECTORS>
-static dt_err run_form(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
+/* k as one chain. */
+template <class T, class S>
+static dt_err run_chains(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
-    if (trans_a)
-        return trans_b ? run<T, S, true, true, VECTORS, false>(dev, p, s)
-                       : run<T, S, true, false, VECTORS, false>(dev, p, s);
-    return trans_b ? run<T, S, false, true, VECTORS, false>(dev, p, s)
-                   : run<T, S, false, false, VECTORS, false>(dev, p, s);
+    if (trans_a) return run<T, S, true, false, false>(dev, p, s);
+    return trans_b ? run<T, S, false, true, false>(dev, p, s) : run<T, S, false, false, false>(dev, p, s);
 }
 
 /* k in pieces; A is not transposed. */
-template <class T, class S, bool VECTORS>
-static dt_err run_pieces(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
+template <class T, class S> static dt_err run_pieces(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
 {
-    return trans_b ? run<T, S, false, true, VECTORS, true>(dev, p, s)
-                   : run<T, S, false, false, VECTORS, true>(dev, p, s);
+    return trans_b ? run<T, S, false, true, true>(dev, p, s) : run<T, S, false, false, true>(dev, p, s);
 }
 
 template <class T, int BM, int STAGES>
 static dt_err run_few_rows(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    if (ceil_div(p.n, few_wide_rows<BM>::BN) >= 2 * n_sm)
-        return run_pieces<T, few_wide_rows<BM>, true>(dev, p, trans_b, s);
-    return run_pieces<T, few_rows<BM, STAGES>, true>(dev, p, trans_b, s);
+    if (ceil_div(p.n, few_wide_rows<BM>::BN) >= 2 * n_sm) return run_pieces<T, few_wide_rows<BM>>(dev, p, trans_b, s);
+    return run_pieces<T, few_rows<BM, STAGES>>(dev, p, trans_b, s);
 }
 
-template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-static dt_err run_groups(const matmul &p, dt_stream *s)
+template <class T, bool TA, bool TB, bool PIECES> static dt_err run_medium_groups(const matmul &p, dt_stream *s)
 {
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES, true>), S::shared_nbytes);
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, medium, TA, TB, PIECES, true>), medium::shared_nbytes);
     allowed = true;
-    launch(s, grid_of_groups<S>(p, TA), S::THREADS, S::shared_nbytes,
-           matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES, true>, p);
+    launch(s, grid_of_groups<medium>(p, TA), medium::THREADS, medium::shared_nbytes,
+           matmul_mma_kernel<T, medium, TA, TB, PIECES, true>, p);
     CUDA_LAUNCHED();
     return DT_OK;
-}
-
-template <class T, bool VECTORS>
-static dt_err run_form_of_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
-{
-    if (p.piece > 0)
-        return trans_b ? run_groups<T, medium, false, true, VECTORS, true>(p, s)
-                       : run_groups<T, medium, false, false, VECTORS, true>(p, s);
-    if (trans_a) return run_groups<T, medium, true, false, VECTORS, false>(p, s);
-    return trans_b ? run_groups<T, medium, false, true, VECTORS, false>(p, s)
-                   : run_groups<T, medium, false, false, VECTORS, false>(p, s);
 }
 
 /* A grouped matmul. The host does not know how many rows a group has, and chooses medium tiles. */
 template <class T> static dt_err run_groups(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
-    if (vectors_fit((size_t)(p.lda | p.ldb | (trans_a ? 0 : p.group_stride)) * sizeof(T), p.a, p.b))
-        return run_form_of_groups<T, true>(p, trans_a, trans_b, s);
-    return run_form_of_groups<T, false>(p, trans_a, trans_b, s);
+    if (trans_a) return run_medium_groups<T, true, false, false>(p, s);
+    if (p.piece > 0)
+        return trans_b ? run_medium_groups<T, false, true, true>(p, s) : run_medium_groups<T, false, false, true>(p, s);
+    return trans_b ? run_medium_groups<T, false, true, false>(p, s) : run_medium_groups<T, false, false, false>(p, s);
 }
 
 /* Large tiles read A and B least often. They are used if there are enough of them to fill the GPU. */
 template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
-    const bool vectors = vectors_fit((size_t)(p.lda | p.ldb) * sizeof(T), p.a, p.b);
     if (p.piece > 0) {
-        if (!vectors) return run_pieces<T, medium, false>(dev, p, trans_b, s);
+        if (!p.vectors_in || p.m > FEW_ROWS) return run_pieces<T, medium>(dev, p, trans_b, s);
         if (p.m <= 16) return run_few_rows<T, 16, 4>(dev, p, trans_b, s);
         if (p.m <= 32) return run_few_rows<T, 32, 4>(dev, p, trans_b, s);
-        if (p.m <= FEW_ROWS) return run_few_rows<T, FEW_ROWS, 3>(dev, p, trans_b, s);
-        return run_pieces<T, medium, true>(dev, p, trans_b, s);
+        return run_few_rows<T, FEW_ROWS, 3>(dev, p, trans_b, s);
     }
-    if (!vectors) return run_form<T, medium, false>(dev, p, trans_a, trans_b, s);
-    if (ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
-        return run_form<T, large, true>(dev, p, trans_a, trans_b, s);
-    return run_form<T, medium, true>(dev, p, trans_a, trans_b, s);
+    if (p.vectors_in && ceil_div(p.m, large::BM) * ceil_div(p.n, large::BN) >= n_sm)
+        return run_chains<T, large>(dev, p, trans_a, trans_b, s);
+    return run_chains<T, medium>(dev, p, trans_a, trans_b, s);
 }
 
-dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
+dt_err cuda_matmul_mma(dt_device *dev, const matmul &args, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
 {
+    matmul p = args;
+    p.vectors_in = vectors_fit((size_t)(p.lda | p.ldb | (trans_a ? 0 : p.group_stride)) * 2, p.a, p.b);
     if (p.n_groups > 0)
         return dt == DT_BF16 ? run_groups<bf16>(p, trans_a, trans_b, s) : run_groups<__half>(p, trans_a, trans_b, s);
     return dt == DT_BF16 ? run_tiles<bf16>(dev, p, trans_a, trans_b, s)

@@ -43,17 +43,17 @@ template <int CHUNKS> __device__ inline int chunk_place(int r, int q)
     return r * CHUNKS + (q ^ (r / ROWS % TURNS));
 }
 
-/* Load the elements [rows, cols] at src into a tile [ROWS, COLS], padded with zeros. All chunks of a thread are in one
- * column of chunks, and in the same banks. */
-template <class T, int ROWS, int COLS, int THREADS, bool VECTORS>
-__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, int cols)
+/* Load the elements [rows, cols] at src into a tile [ROWS, COLS], padded with zeros. vectors: rows are aligned to 16
+ * bytes. All chunks of a thread are in one column of chunks, and in the same banks. */
+template <class T, int ROWS, int COLS, int THREADS>
+__device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, int cols, bool vectors)
 {
     constexpr int CHUNKS = COLS / CHUNK, STEP = THREADS / CHUNKS /* rows between a thread's chunks */;
     static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0 && STEP % 8 == 0, "threads fill a tile in equal turns");
     const int first = threadIdx.x / CHUNKS, q = threadIdx.x % CHUNKS, left = cols - q * CHUNK;
     const T *from = src + first * ld + q * CHUNK;
     T *to = tile + chunk_place<CHUNKS>(first, q) * CHUNK;
-    if (VECTORS && (left >= CHUNK || left <= 0)) {
+    if (vectors && (left >= CHUNK || left <= 0)) {
 #pragma unroll
         for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
             const bool there = first + turn * STEP < rows && left > 0;
@@ -61,7 +61,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
         }
         return;
     }
-#pragma unroll(VECTORS ? 1 : 2)
+#pragma unroll 1
     for (int turn = 0; turn < ROWS / STEP; turn++, from += STEP * ld, to += STEP * COLS) {
         vec16<T> v;
 #pragma unroll
@@ -93,13 +93,13 @@ template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
           k_left(k.n), o_left(n_o - o0 < BO ? (int)(n_o - o0) : BO)
     {
     }
-    template <int THREADS, bool VECTORS> __device__ void load(T *tile)
+    template <int THREADS> __device__ void load(T *tile, bool vectors)
     {
         const int depth = k_left < BK ? (int)k_left : BK;
         if (K_IN_ROWS)
-            load_tile<T, BO, BK, THREADS, VECTORS>(tile, next, ld, o_left, depth);
+            load_tile<T, BO, BK, THREADS>(tile, next, ld, o_left, depth, vectors);
         else
-            load_tile<T, BK, BO, THREADS, VECTORS>(tile, next, ld, depth, o_left);
+            load_tile<T, BK, BO, THREADS>(tile, next, ld, depth, o_left, vectors);
         next += K_IN_ROWS ? BK : BK * ld;
         k_left -= BK;
     }

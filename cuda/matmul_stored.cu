@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_stored_kernel(ma
     const auto stage_of = [&](int64_t step) { return shared + (int)step % S::STAGES * S::STAGE; };
     const auto copy = [&](int64_t step) {
         if (step < n_steps) {
-            a.template load<S::THREADS, true>(reinterpret_cast<T *>(stage_of(step)));
+            a.template load<S::THREADS>(reinterpret_cast<T *>(stage_of(step)), true);
             b.copy(stage_of(step), step);
         }
         copy_async_commit(); /* empty groups at the end keep the wait count correct */

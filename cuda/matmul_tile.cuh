@@ -16,7 +16,8 @@ struct matmul {
     void *c, *aux;
     dt_scaled b_scaled;
     bool c_float, d_float; /* false: the type of A and B */
-    bool vectors;          /* rows of C, D, aux and bias are aligned for vectors */
+    bool vectors_in;       /* rows of A and B are aligned for vectors */
+    bool vectors;          /* rows of C, D, aux and bias are */
     int64_t piece;         /* terms per piece, a multiple of the depth of every tile; 0: k is one chain */
     int n_parts;           /* number of pieces whose sums are in parts; 0: none */
     float *parts;          /* [n_parts][m][ld_parts], in the stream's workspace */

@@ -91,7 +91,7 @@ static dt_err run_heads_backward(bench *b, const void *what)
     return b->ops->heads_backward(&b->dev, &h, l->wide, l->rstd, l->rstd, l->half_wide, k_in(l, l->half_wide), l->table,
                                   l->table, DT_F32, true, l->scratch, NULL);
 }
-OP(silu, act_forward(&b->dev, DT_ACT_SILU, 0, l->wide, l->half_wide, DT_BF16, T *F, NULL))
+OP(silu, act_forward(&b->dev, DT_ACT_SILU, l->wide, l->half_wide, DT_BF16, T *F, NULL))
 OP(gelu, act_forward(&b->dev, DT_ACT_GELU, l->wide, l->half_wide, DT_BF16, T *F, NULL))
 OP(gelu_tanh_backward,
    act_backward(&b->dev, DT_ACT_GELU_TANH, l->wide, l->half_wide, l->half_wide, DT_BF16, T *F, NULL))

@@ -19,8 +19,8 @@ static dt_err check_shape(const dt_matmul *mm)
     DT_CHECK(mm->c_dtype == mm->dt || mm->c_dtype == DT_F32, DT_ERR_ARG,
              "internal: matmul: c_dtype %s does not match dt %s, and is not fp32", dt_dtype_name(mm->c_dtype),
              dt_dtype_name(mm->dt));
-    DT_CHECK(!mm->batch_invariant || !mm->trans_a, DT_ERR_ARG,
-             "internal: matmul: batch_invariant is not supported with trans_a");
+    DT_CHECK(!mm->trans_a || (!mm->trans_b && !mm->batch_invariant), DT_ERR_ARG,
+             "internal: matmul: %s is not supported with trans_a", mm->trans_b ? "trans_b" : "batch_invariant");
     return DT_OK;
 }
 
@@ -75,12 +75,10 @@ static dt_err check_groups(const dt_matmul *mm)
 {
     DT_CHECK(mm->n_groups == 0 ||
                  (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && mm->sums_of == DT_SUMS_NONE &&
-                  (!mm->trans_a || (!mm->addend && !mm->trans_b && !mm->bias))),
+                  (!mm->trans_a || (!mm->addend && !mm->bias))),
              DT_ERR_ARG, "internal: matmul: %d groups%s%s%s", mm->n_groups,
              mm->group_start ? "" : " without their rows", mm->sums_of != DT_SUMS_NONE ? " with sums" : "",
-             mm->trans_a && (mm->addend || mm->trans_b || mm->bias)
-                 ? " with A transposed and an addend, a bias, or B too"
-                 : "");
+             mm->trans_a && (mm->addend || mm->bias) ? " with A transposed and an addend or a bias" : "");
     return DT_OK;
 }
 

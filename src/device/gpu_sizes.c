@@ -104,7 +104,7 @@ bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt)
 static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
 {
     if (mm->dt == DT_F32) return true;
-    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
+    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || mm->trans_a) &&
            dt_gpu_whole_row(a, mm->lda, mm->dt) && dt_gpu_whole_row(b, mm->ldb, mm->dt) &&
            dt_gpu_whole_row(c, mm->ldc, mm->c_dtype) && dt_gpu_whole_row(mm->bias, 0, mm->dt) &&
            (!mm->addend || dt_gpu_whole_row(mm->addend, mm->ldd, mm->addend_dtype));

@@ -62,7 +62,7 @@ static int by_cut(const dt_matmul_args *x)
     int launches;
     most.mm.m = m, most.mm.n = n;
     if (m == 0 || n == 0 || mm->k < WHOLE) return 0;
-    if (mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b)) {
+    if (mm->k % WHOLE == 0 || mm->trans_a) {
         launches = by_library(&most);
     } else if (mm->c_dtype == DT_F32) {
         most = with_terms(&most, k);

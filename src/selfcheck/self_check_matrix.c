@@ -127,7 +127,7 @@ static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int6
     return end_matmul(c);
 }
 
-/* True if the way supports this layout of A and B, one of four. */
+/* True if the way supports this layout of A and B, one of three. */
 static bool has_form(const struct matmul_way *w, int form)
 {
     const bool ta = form & 1;
@@ -139,7 +139,7 @@ static void matmuls(check *c, dt_dtype dt)
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* aligned sizes are for a library and its GELU */
-        for (int form = 0; form < 4; form++)
+        for (int form = 0; form < 3; form++)
             for (int w = 0; w < N_WAYS; w++)
                 while (has_form(&WAYS[w], form) && matmul(c, &WAYS[w], dt, sizes[s], form)) {
                 }

@@ -135,14 +135,12 @@ INLINE float act_f(dt_activation act, float x, float *slope)
     return x * s;
 }
 
-/* a[i] = act(x[i]), slope[i] = act'(x[i]); one of them may be NULL. The activation is a compile-time constant in each
+/* a[i] = act(x[i]), slope[i] = act'(x[i]), which may be NULL. The activation is a compile-time constant in each
  * loop, so that it has no branch. */
 INLINE void act_loop(dt_activation act, const float *restrict x, float *restrict a, float *restrict slope, int64_t n)
 {
     if (!slope)
         SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], NULL);
-    else if (!a)
-        SIMD_FOR (int64_t i = 0; i < n; i++) act_f(act, x[i], &slope[i]);
     else
         SIMD_FOR (int64_t i = 0; i < n; i++) a[i] = act_f(act, x[i], &slope[i]);
 }
@@ -180,9 +178,9 @@ void ISA_NAME(act_backward)(const dt_act_backward_args *args, int64_t first, int
 {
     const void *dy = args->dy;
     void *dx = args->dx;
-    float room[FLOATS], slope[FLOATS];
+    float room[FLOATS], a[FLOATS], slope[FLOATS];
     EACH_BLOCK (i, len, first, n) {
-        activate(args->act, as_floats(args->x, args->dt, i, len, room), NULL, slope, len);
+        activate(args->act, as_floats(args->x, args->dt, i, len, room), a, slope, len);
         BY_TYPE(args->dt, T, SIMD_FOR (int64_t c = 0; c < len; c++) store(dx, T, i + c, slope[c] * load(dy, T, i + c)));
     }
 }

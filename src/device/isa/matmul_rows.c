@@ -163,10 +163,10 @@ static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
 /* As add_rows_of_b, for columns j .. n-1 and `depth` terms. */
-static void add_rest_of_b(int rows, int64_t m, int64_t j, int64_t depth, dt_dtype dt, const void *a, int64_t lda,
-                          const void *b, int64_t ldb, int64_t n, float (*total)[FEW_N])
+SHARED void add_rest_of_b(int64_t m, int64_t j, int64_t depth, dt_dtype dt, const void *a, int64_t lda, const void *b,
+                          int64_t ldb, int64_t n, float (*total)[FEW_N])
 {
-    for (int i = 0; i < rows && i < m; i++)
+    for (int64_t i = 0; i < m; i++)
         for (int64_t q = 0; q < depth; q++) {
             const float x = load(a, dt, i * lda + q);
             for (int64_t c = j; c < n; c++) total[i][c] = FMA(x, load(b, dt, q * ldb + c), total[i][c]);
@@ -196,28 +196,50 @@ INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) v_store(&total[i][j], sum[i]);
     }
-    if (j < n) add_rest_of_b(rows, m, j, AT_ONCE, dt, a, lda, b, ldb, n, total);
+    if (j < n) add_rest_of_b(m, j, AT_ONCE, dt, a, lda, b, ldb, n, total);
 }
 
-/* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]. The sums of FEW_N columns stay in cache while
- * the rows of B are streamed. */
-INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t first, int64_t n)
+typedef void few_function(int64_t m, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,
+                          float (*total)[FEW_N]);
+#define ADD_ROWS(name, rows, dt)                                                                                       \
+    static void name(int64_t m, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t n,                     \
+                     float(*total)[FEW_N])                                                                             \
+    {                                                                                                                  \
+        add_rows_of_b(rows, m, dt, a, lda, b, ldb, n, total);                                                          \
+    }
+#define ADD_ROWS_OF(name, dt)                                                                                          \
+    ADD_ROWS(name##_add_1, 1, dt)                                                                                      \
+    ADD_ROWS(name##_add_2, 2, dt)                                                                                      \
+    ADD_ROWS(name##_add_4, 4, dt)                                                                                      \
+    ADD_ROWS(name##_add_8, FEW, dt)                                                                                    \
+    static few_function *const name##_few[] = {name##_add_1, name##_add_2, name##_add_4, name##_add_8};
+ADD_ROWS_OF(float, DT_F32)
+ADD_ROWS_OF(bf16, DT_BF16)
+ADD_ROWS_OF(f16, DT_F16)
+
+/* Columns first .. first+n-1 of C for up to FEW rows, B stored [k,n], which is read once. The sums of FEW_N columns
+ * stay in cache while the rows of B are streamed. */
+static void few_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
+    const int64_t m = mm->m;
+    const dt_dtype dt = mm->dt;
+    const int rows_log2 = m == 1 ? 0 : m == 2 ? 1 : m <= 4 ? 2 : 3;
+    few_function *add = (dt == DT_F32 ? float_few : dt == DT_BF16 ? bf16_few : f16_few)[rows_log2];
     float total[FEW][FEW_N], room[AT_ONCE * FEW_N];
     for (int64_t j = first; j < first + n; j += FEW_N) {
         const int64_t cols = dt_min_i64(FEW_N, first + n - j);
-        memset(total, 0, (size_t)rows * sizeof total[0]);
+        memset(total, 0, sizeof total[0] << rows_log2);
         for (int64_t q = 0, depth; q < mm->k; q += depth) {
             depth = dt_min_i64(AT_ONCE, mm->k - q);
             const part b = part_of_b(p, ISA_NAME(dequantise), q, depth, j, cols, room);
             const void *a = element(p->g.a, dt, q);
             if (depth == AT_ONCE)
-                add_rows_of_b(rows, mm->m, dt, a, mm->lda, b.p, b.ld, cols, total);
+                add(m, a, mm->lda, b.p, b.ld, cols, total);
             else
-                add_rest_of_b(rows, mm->m, 0, depth, dt, a, mm->lda, b.p, b.ld, cols, total);
+                add_rest_of_b(m, 0, depth, dt, a, mm->lda, b.p, b.ld, cols, total);
         }
-        store_block(&p->g, 0, j, mm->m, cols, &total[0][0], FEW_N);
+        store_block(&p->g, 0, j, m, cols, &total[0][0], FEW_N);
     }
 }
 
@@ -243,19 +265,6 @@ static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
         }
 }
 
-/* One pass over B for up to FEW rows. */
-INLINE void at_most_few_rows(dt_dtype T, const dt_rows_matmul *p, int64_t first, int64_t n)
-{
-    if (p->g.mm->m == 1)
-        few_rows(1, T, p, first, n);
-    else if (p->g.mm->m == 2)
-        few_rows(2, T, p, first, n);
-    else if (p->g.mm->m <= 4)
-        few_rows(4, T, p, first, n);
-    else
-        few_rows(FEW, T, p, first, n);
-}
-
 static const dot_shapes *dots_of(const dt_rows_matmul *p)
 {
     const dt_dtype dt = p->g.mm->dt;
@@ -273,6 +282,6 @@ void ISA_NAME(matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n)
     } else if (p->g.mm->m > FEW) {
         many_rows(p, first, n);
     } else {
-        BY_TYPE(p->g.mm->dt, T, at_most_few_rows(T, p, first, n));
+        few_rows(p, first, n);
     }
 }
