@@ -73,9 +73,8 @@ static dt_err check_scales(const dt_matmul *mm)
 
 static dt_err check_groups(const dt_matmul *mm)
 {
-    DT_CHECK(mm->n_groups == 0 ||
-                 (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 && mm->sums_of == DT_SUMS_NONE &&
-                  (!mm->trans_a || (!mm->addend && !mm->bias))),
+    DT_CHECK(mm->n_groups == 0 || (mm->n_groups > 0 && mm->group_start && mm->group_stride >= 0 &&
+                                   mm->sums_of == DT_SUMS_NONE && (!mm->trans_a || (!mm->addend && !mm->bias))),
              DT_ERR_ARG, "internal: matmul: %d groups%s%s%s", mm->n_groups,
              mm->group_start ? "" : " without their rows", mm->sums_of != DT_SUMS_NONE ? " with sums" : "",
              mm->trans_a && (mm->addend || mm->bias) ? " with A transposed and an addend or a bias" : "");

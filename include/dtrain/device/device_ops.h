@@ -85,9 +85,10 @@ typedef struct dt_matmul {
 
     /* A grouped matmul: n_groups matmuls, of the rows group_start[g] .. group_start[g+1]-1 of a matrix. The host knows
      * the total number of rows, but not how they are divided. Without trans_a these are rows of A, C, D and aux, m is
-     * their total, and group g has its own B, group_stride elements after that of group g-1. With trans_a they are the rows of A and B, k is their total, and group g has its own C, group_stride elements after
-     * that of group g-1. A group without rows has the empty sum. Row scales, and blocks and groups of nf4, of
-     * consecutive matrices B follow one another. sums are not supported, nor is a bias with trans_a */
+     * their total, and group g has its own B, group_stride elements after that of group g-1. With trans_a they are the
+     * rows of A and B, k is their total, and group g has its own C, group_stride elements after that of group g-1. A
+     * group without rows has the empty sum. Row scales, and blocks and groups of nf4, of consecutive matrices B follow
+     * one another. sums are not supported, nor is a bias with trans_a */
     int n_groups;               /* 0: an ordinary matmul */
     const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
     int64_t group_stride;
