@@ -455,20 +455,6 @@ TEST(sizes_and_settings_that_do_not_fit_are_refused)
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-static int64_t n_parameters(const char *config)
-{
-    dt_model_config mc;
-    dt_unit *units;
-    int n_units;
-    int64_t n = 0;
-    if (dt_model_config_parse(&mc, "config.json", quoted(config)) != DT_OK) fail_msg("%s", dt_error_message());
-    assert_int_equal(dt_model_make_units(&mc, &units, &n_units), DT_OK);
-    for (int u = 0; u < n_units; u++) n += units[u].n_param;
-    dt_model_free_units(units, n_units);
-    dt_model_config_free(&mc);
-    return n;
-}
-
 /* The first as published, with the keys of the language model in the object itself. */
 TEST(published_models_have_their_numbers_of_parameters)
 {
