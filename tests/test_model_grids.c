@@ -56,6 +56,16 @@ TEST(a_projector_trains_alone)
 
 /* ---- images that two sequences share, batches that do not fit ---------------------------------------------------- */
 
+/* Leave only the images of sequence s in the batch. */
+static void keep_images(struct fixture *f, int s)
+{
+    const size_t first = (size_t)f->shown->first[s], n = (size_t)f->shown->count[s], nbytes = f->shown->image_nbytes;
+    memmove(f->shown->pixels, f->shown->pixels + first * nbytes, n * nbytes);
+    memmove(f->shown->grid, f->shown->grid + first, n * sizeof *f->shown->grid);
+    f->shown->n = (int32_t)n;
+    f->shown->first[s] = 0;
+}
+
 /* Both texts of a pair: the same tokens and images, so twice the same logits. */
 TEST(sequences_share_images)
 {
@@ -67,11 +77,8 @@ TEST(sequences_share_images)
         int32_t token[MAX_TOK];
         float *logits = calloc((size_t)(2 * V), sizeof *logits);
         memcpy(token, f.b.token + from, (size_t)n * sizeof *token);
-        const int32_t first = f.shown->first[2], count = f.shown->count[2];
-        memmove(f.shown->pixels, f.shown->pixels + (size_t)first * f.shown->image_nbytes,
-                (size_t)count * f.shown->image_nbytes);
-        memmove(f.shown->grid, f.shown->grid + first, (size_t)count * sizeof *f.shown->grid);
-        f.shown->n = count;
+        const int32_t count = f.shown->count[2];
+        keep_images(&f, 2);
         ref_batch_fill(&f.b, 60, 0, 2, lens, 0);
         for (int s = 0; s < 2; s++) {
             memcpy(f.b.token + s * n, token, (size_t)n * sizeof *token);
@@ -89,12 +96,7 @@ TEST(sequences_share_images)
     }
 }
 
-static void assert_refused(struct fixture *f, const char *says)
-{
-    assert_int_equal(dt_model_forward(f->r.model, &f->b, false, 0), DT_ERR_DATA);
-    if (!strstr(dt_error_message(), says)) fail_msg("expected \"%s\" in \"%s\"", says, dt_error_message());
-    dt_error_clear();
-}
+#define assert_refused(f, says) assert_fails(dt_model_forward((f)->r.model, &(f)->b, false, 0), DT_ERR_DATA, says)
 
 TEST(grids_and_placeholders_that_do_not_fit_are_refused)
 {
@@ -165,12 +167,7 @@ TEST(tokens_after_images_are_decoded_at_their_positions)
         int32_t token[MAX_TOK];
         float *logits = calloc((size_t)V, sizeof *logits);
         memcpy(token, f.b.token + f.b.seq_start[2], (size_t)n * sizeof *token);
-        /* only the images of this sequence */
-        const int32_t at = f.shown->first[2];
-        memmove(f.shown->pixels, f.shown->pixels + (size_t)at * f.shown->image_nbytes,
-                (size_t)f.shown->count[2] * f.shown->image_nbytes);
-        memmove(f.shown->grid, f.shown->grid + at, (size_t)f.shown->count[2] * sizeof *f.shown->grid);
-        f.shown->n = f.shown->count[2], f.shown->first[2] = 0;
+        keep_images(&f, 2);
         assert_int_equal(dt_stream_open(&f.r.dev, &stream, "decode"), DT_OK);
         assert_int_equal(dt_model_open(&m, &f.r.mc, &opt, f.r.units, f.r.n_units, &f.r.dev, &f.r.source, stream, NULL),
                          DT_OK);
@@ -242,14 +239,8 @@ TEST(cells_are_those_of_transformers)
     json_decref(all);
 }
 
-static void assert_no_preprocessor(const char *object, const char *says)
-{
-    dt_preprocessor p;
-    const char *text = quoted(object);
-    assert_int_equal(dt_preprocessor_parse("p.json", text, strlen(text), &p), DT_ERR_DATA);
-    if (!strstr(dt_error_message(), says)) fail_msg("expected \"%s\" in \"%s\"", says, dt_error_message());
-    dt_error_clear();
-}
+#define assert_no_preprocessor(object, says)                                                                           \
+    assert_fails(dt_preprocessor_parse("p.json", quoted(object), strlen(object), &p), DT_ERR_DATA, says)
 
 TEST(sizes_and_settings_that_do_not_fit_are_refused)
 {
@@ -301,21 +292,12 @@ TEST(published_models_have_their_numbers_of_parameters)
     "'intermediate_size': 8, 'num_hidden_layers': 2, 'vocab_size': 10, 'rope_parameters': {"                           \
     "'mrope_section': " text "}}, 'vision_config': {'hidden_size': 16, 'depth': 3" vision "}}"
 
-static void assert_bad(const char *config, const char *says)
-{
-    dt_model_config mc;
-    assert_int_equal(dt_model_config_parse(&mc, "config.json", quoted(config)), DT_ERR_DATA);
-    if (!strstr(dt_error_message(), says)) fail_msg("expected \"%s\" in \"%s\"", says, dt_error_message());
-    dt_error_clear();
-}
+#define assert_bad(config, says)                                                                                       \
+    assert_fails(dt_model_config_parse(&mc, "config.json", quoted(config)), DT_ERR_DATA, says)
 
 TEST(bad_configurations_are_named)
 {
-    dt_model_config mc;
-    assert_int_equal(
-        dt_model_config_parse(&mc, "config.json",
-                              quoted(JOINED("qwen2_5_vl", "[2, 1, 1]", ", 'num_heads': 2, 'out_hidden_size': 16"))),
-        DT_OK);
+    dt_model_config mc = parsed(JOINED("qwen2_5_vl", "[2, 1, 1]", ", 'num_heads': 2, 'out_hidden_size': 16"));
     assert_int_equal(mc.vision->window, 4);
     assert_int_equal(mc.vision->image_size, 28);
     dt_model_config_free(&mc);
