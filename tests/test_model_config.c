@@ -320,6 +320,10 @@ TEST(inline_keys_make_a_model_alone)
     assert_true(mc.hidden_size == 48 && mc.attn_pdrop == 0.25 && mc.embd_pdrop == 0.25 && mc.norm_eps == 1e-6);
     assert_non_null(strstr(mc.json, "n_embd"));
     dt_model_config_free(&mc);
+    assert_int_equal(from_ini(&mc, "[model]\nmodel_type = mixtral\nnum_experts = 4\noutput_router_logits = true\n"),
+                     DT_OK);
+    assert_true(mc.num_experts == 4 && mc.router_aux_loss_coef == 0.001);
+    dt_model_config_free(&mc);
 }
 
 TEST(inline_keys_override_a_file)

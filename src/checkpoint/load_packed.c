@@ -9,8 +9,7 @@
 
 enum { BLOCK = 32 };
 
-/* Elements first .. first+n-1 of a matrix [in, out] or [out, in], whose codes and scales of outputs `from` on these are.
- */
+/* Elements first .. first+n-1 of a matrix [in, out] or [out, in]. codes, scales: of outputs starting at `from`. */
 static void decode(const dt_stored_location *p, const uint8_t *codes, const uint8_t *scales, int64_t from,
                    int64_t n_out, int64_t first, int64_t n, uint16_t *out)
 {

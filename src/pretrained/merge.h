@@ -28,8 +28,8 @@ typedef struct merge_delta {
 /** List the adapters of z. d: out, freed with merge_close. Local. DT_ERR_MEMORY. */
 dt_err merge_open(merge_delta *d, dt_zero *z);
 
-/** True if this tensor consists of codes, or if there is an adapter for it. weight: its name, or that of the head tied to
- *  it. Equal on all ranks. */
+/** True if this tensor consists of codes, or if there is an adapter for it. weight: its name, or that of the head tied
+ *  to it. Equal on all ranks. */
 bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight);
 /** Gather the adapter and the scales of a weight from all ranks. own: this rank's error so far, on which the ranks
  *  first agree. Collective, agreed. */

@@ -69,6 +69,5 @@ const dt_family dt_family_gpt_oss = {.name = {"gpt_oss", "GptOssForCausalLM", "G
                                               {"attention_bias", NULL},
                                               {"num_experts", "num_local_experts"},
                                               {"num_experts_per_tok", NULL},
-                                              {"output_router_logits", NULL},
-                                              {"router_aux_loss_coef", NULL}},
+                                              LOSS_KEYS},
                                      .read = read};

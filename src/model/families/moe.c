@@ -182,6 +182,7 @@ const dt_family dt_family_mixtral = {.name = {"mixtral", "MixtralForCausalLM", "
                                      .keys = {ROTARY_KEYS,
                                               {"sliding_window", NULL},
                                               {"num_experts", "num_local_experts"},
-                                              {"num_experts_per_tok", NULL}},
+                                              {"num_experts_per_tok", NULL},
+                                              LOSS_KEYS},
                                      .fused = {FUSED_EXPERTS(false), {SLOT_ROUTER, "mlp.gate.weight", false}},
                                      .read = read_mixtral};
