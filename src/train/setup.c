@@ -440,6 +440,13 @@ static dt_err check_saves(const dt_run *run)
                     "expected all, found trainable: it omits what %s contains, but this run replaces or removes that "
                     "file; use all, or set model.path to the model that the run was started from",
                     run->base.path);
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            DT_CONFIG_CHECK(t->adapter_scale == 0 || t->trainable, cfg, "checkpoint", "save",
+                            "expected all, found trainable: it would omit %s, which model.freeze = %s freezes", t->name,
+                            cfg->model_freeze);
+        }
     return DT_OK;
 }
 
