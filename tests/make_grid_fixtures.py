@@ -11,12 +11,17 @@ import sys
 import numpy as np
 import torch
 import transformers
-from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, weight
+from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
 
-STEPS = 10
+STEPS = 20
 TEXT = dict(hidden_size=24, intermediate_size=28, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, vocab_size=61,
             max_position_embeddings=96, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
 TOWER = dict(hidden_size=24, intermediate_size=20, num_heads=2, patch_size=3, out_hidden_size=24)
+# heads rotate half of their elements; rms_norm_eps as in make_model_fixtures.py
+QWEN35 = dict(dict(TEXT, rms_norm_eps=1.0), head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=5, linear_value_head_dim=7,
+              layer_types=["linear_attention", "full_attention", "linear_attention"],
+              rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 1],
+                                   mrope_interleaved=True))
 TOKENS = dict(image_token_id=60, video_token_id=59, vision_start_token_id=58, vision_end_token_id=57)
 CASES = {
     "qwen2_5_vl": dict(TOKENS, model_type="qwen2_5_vl", tie_word_embeddings=False,
@@ -29,6 +34,12 @@ CASES = {
                                                            mrope_interleaved=True)),
                      vision_config=dict(TOWER, model_type="qwen3_vl_vision", depth=3, num_position_embeddings=25,
                                         deepstack_visual_indexes=[0, 2])),
+    "qwen3_5": dict(TOKENS, model_type="qwen3_5", tie_word_embeddings=False, text_config=dict(QWEN35, model_type="qwen3_5_text"),
+                    vision_config=dict(TOWER, model_type="qwen3_5_vision", depth=2, num_position_embeddings=25)),
+    "qwen3_5_moe": dict(TOKENS, model_type="qwen3_5_moe", tie_word_embeddings=False,
+                        text_config=dict(QWEN35, model_type="qwen3_5_moe_text", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10,
+                                         shared_expert_intermediate_size=14),
+                        vision_config=dict(TOWER, model_type="qwen3_5_moe_vision", depth=2, num_position_embeddings=25)),
 }
 LENS = [24, 7, 29]
 IMAGES = [[[3, 5]], [], [[2, 2], [5, 3]]]
@@ -48,12 +59,16 @@ def saved_name(name):
 
 def build(config):
     kinds = dict(qwen2_5_vl=(transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
-                 qwen3_vl=(transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration))
+                 qwen3_vl=(transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),
+                 qwen3_5=(transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration),
+                 qwen3_5_moe=(transformers.Qwen3_5MoeConfig, transformers.Qwen3_5MoeForConditionalGeneration))
     make, model = kinds[config["model_type"]]
-    model = model._from_config(make(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager")
+    experts = dict(experts_implementation="eager") if "num_experts" in config["text_config"] else {}
+    model = model._from_config(make(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager", **experts)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(weight(saved_name(name), tuple(p.shape)))
+            for part, q in stored(saved_name(name), p, config):
+                q.copy_(weight(part, tuple(q.shape)))
     return model.train()
 
 
@@ -128,9 +143,10 @@ def make(name, config):
     case["loss"] = digits(float(loss.detach()))
     case["grad_norm"], case["grad_dot"] = {}, {}
     for n, p in model.named_parameters():
-        n, g = saved_name(n), p.grad.double().numpy().ravel()
-        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
-        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+        for part, q in stored(saved_name(n), p.grad, config):
+            g = q.double().numpy().ravel()
+            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
+            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
     exact = train(case, torch.float64)
     case["losses"] = [digits(v) for v in exact]
     case["fp32_error"] = digits(max(abs(a - b) / b for a, b in zip(train(case, torch.float32), exact)))

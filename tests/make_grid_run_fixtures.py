@@ -1,4 +1,4 @@
-"""Tiny directories of Qwen2.5-VL and Qwen3-VL, and what transformers makes of them: the expectations of e2e_vision_grids.sh and of
+"""Tiny directories of Qwen2.5-VL, Qwen3-VL and Qwen3.5, and what transformers makes of them: the expectations of e2e_vision_grids.sh and of
 test_model_grids.c.
 
     python tests/make_grid_run_fixtures.py tests/data/vision
@@ -54,6 +54,15 @@ def config(kind, ids):
     if kind == "qwen2_5_vl":
         return transformers.Qwen2_5_VLConfig(**tokens, text_config=dict(text, rope_parameters=rope), tie_word_embeddings=False,
                                              vision_config=dict(tower, window_size=24, fullatt_block_indexes=[1]))
+    if kind.startswith("qwen3_5"):
+        text.update(num_hidden_layers=3, head_dim=12, linear_num_key_heads=1, linear_num_value_heads=3, linear_key_head_dim=4, linear_value_head_dim=5,
+                    layer_types=["linear_attention", "full_attention", "linear_attention"],
+                    rope_parameters=dict(rope, mrope_section=[1, 1, 1], mrope_interleaved=True, partial_rotary_factor=0.5))
+        tower.update(num_position_embeddings=25)
+        if kind == "qwen3_5":
+            return transformers.Qwen3_5Config(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=False)
+        text.update(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=10)
+        return transformers.Qwen3_5MoeConfig(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=False)
     return transformers.Qwen3VLConfig(**tokens, text_config=dict(text, head_dim=8, rope_parameters=dict(rope, mrope_interleaved=True)),
                                       tie_word_embeddings=True,
                                       vision_config=dict(tower, num_position_embeddings=25, deepstack_visual_indexes=[0]))
@@ -150,12 +159,12 @@ def main():
     torch.set_num_threads(1)
     tok, expected = tokenizer(), {}
     ids = {s: tok.convert_tokens_to_ids(s) for s in SPECIAL}
-    for kind in ("qwen2_5_vl", "qwen3_vl"):
-        torch.manual_seed(5)
+    for kind in ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"):
+        torch.manual_seed(12 if kind == "qwen3_5" else 5)  # answers differ
         model = transformers.AutoModelForImageTextToText.from_config(config(kind, ids))
         with torch.no_grad():
             for n, p in model.named_parameters():
-                if p.dim() > 1:
+                if p.dim() > 1 and "conv1d" not in n:
                     p.normal_(0, 0.5 if "embed" in n else 1.5 / p.shape[-1]**0.5)
                 p.copy_(p.bfloat16().float())
         directory = os.path.join(out, kind)

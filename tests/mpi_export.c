@@ -300,7 +300,7 @@ static int tensors_of(int rank, int nranks)
 {
     fixture f = {0};
     int n = 0;
-    if (dt_pretrained_describe(&f.from, "tests/data/hf/llama_sharded") != DT_OK ||
+    if (dt_pretrained_describe(&f.from, "tests/data/hf/llama_sharded", DT_MODEL_USUAL) != DT_OK ||
         dt_model_config_parse(&f.mc, "", f.from.model_config) != DT_OK ||
         dt_model_make_units(&f.mc, &f.units, &f.n_units) != DT_OK)
         abort();

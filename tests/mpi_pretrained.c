@@ -452,7 +452,7 @@ IN_DIR(a_directory_without_a_model_says_what_is_missing)
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_all(f->mpi, on_first(f, prepare_directory, all[i].command));
-        dt_err err = dt_comm_agree(&f->comm, dt_pretrained_describe(&f->from, f->dir));
+        dt_err err = dt_comm_agree(&f->comm, dt_pretrained_describe(&f->from, f->dir, DT_MODEL_USUAL));
         if (err == DT_OK)
             err = dt_comm_agree(&f->comm, dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
         if (err == DT_OK) err = dt_pretrained_verify(&f->from, NULL, 0, NULL);

@@ -41,7 +41,7 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
 {
     close_model(f);
     dt_error_clear();
-    DT_TRY(dt_pretrained_describe(&f->from, path));
+    DT_TRY(dt_pretrained_describe(&f->from, path, DT_MODEL_USUAL));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     DT_TRY(dt_model_make_units(&f->mc, &f->units, &f->n_units));
     const dt_zero_options opt = {.stage = stage,

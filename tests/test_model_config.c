@@ -295,7 +295,7 @@ static dt_err from_ini(dt_model_config *mc, const char *ini)
     dt_config cfg = {0};
     dt_error_clear();
     dt_err err = dt_config_parse(&cfg, "input.ini", quoted(ini), 0, NULL);
-    if (err == DT_OK) err = dt_model_config_from_keys(mc, &cfg);
+    if (err == DT_OK) err = dt_model_config_from_keys(mc, &cfg, DT_MODEL_USUAL);
     dt_config_free(&cfg);
     return err;
 }

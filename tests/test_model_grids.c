@@ -1,12 +1,12 @@
-/* test_model_grids.c - tiny models whose images are grids of cells (Qwen2.5-VL, Qwen3-VL), against what transformers
- * computed (tests/make_grid_fixtures.py wrote the files).
+/* test_model_grids.c - tiny models whose images are grids of cells (Qwen2.5-VL, Qwen3-VL, Qwen3.5), against what
+ * transformers computed (tests/make_grid_fixtures.py wrote the files).
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "config_fixture.h"
 #include "vision_fixture.h"
 #include <inttypes.h>
 
-static const char *const GRIDS[] = {"qwen2_5_vl", "qwen3_vl"};
+static const char *const GRIDS[] = {"qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"};
 enum { N_GRIDS = sizeof GRIDS / sizeof GRIDS[0] };
 
 TEST(logits_loss_and_gradients_agree_with_transformers)
@@ -14,7 +14,7 @@ TEST(logits_loss_and_gradients_agree_with_transformers)
     for (int c = 0; c < N_GRIDS; c++) check_results(GRIDS[c]);
 }
 
-TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
+TEST(twenty_steps_of_adamw_give_the_losses_of_pytorch)
 {
     for (int c = 0; c < N_GRIDS; c++) check_steps(GRIDS[c]);
 }

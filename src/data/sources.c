@@ -295,6 +295,38 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
     return err;
 }
 
+static bool shows_images(const char *path)
+{
+    dt_dataset *d;
+    if (dt_dataset_open(&d, path) != DT_OK) return dt_error_clear(), false;
+    const bool shows = d->info.has_images;
+    dt_dataset_close(d);
+    return shows;
+}
+
+static bool any_shows_images(char *item)
+{
+    char **paths = NULL;
+    int n = 0;
+    double weight;
+    bool any = false;
+    if (split_weight(item, "", &weight) != DT_OK || dt_glob(item, &paths, &n) != DT_OK) dt_error_clear();
+    for (int i = 0; i < n && !any; i++) any = shows_images(paths[i]);
+    dt_list_free(paths, n);
+    return any;
+}
+
+bool dt_data_show_images(const char *files)
+{
+    char **items = NULL;
+    int n = 0;
+    bool any = false;
+    if (dt_config_split(files, &items, &n) != DT_OK) dt_error_clear();
+    for (int i = 0; i < n && !any; i++) any = any_shows_images(items[i]);
+    dt_list_free(items, n);
+    return any;
+}
+
 void dt_sources_close(dt_sources *s)
 {
     for (int i = 0; i < s->n_files; i++) {

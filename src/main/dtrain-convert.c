@@ -33,6 +33,7 @@ enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 typedef struct options {
     const char *from, *to, *adapter, *add_tokens, *strip_prefix, *tokenizer, *chat_template; /* NULL: not given */
     enum kind kind;
+    dt_model_part part;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
     int64_t shard_size;
     double noise, timeout_s;
@@ -85,6 +86,9 @@ static const tool_row rows[] = {
      "begins with _ is also removed after any dot", .text = true},
     {"text-only", NULL, TO(text_only),
      "only the text model of FROM, a directory with a model with images: the result is a model of texts"},
+    {"vision", "PART", WORD(part),
+     "part of a directory FROM with a model with images: none is --text-only; whole; or auto: the text model of "
+     "Qwen3.5, otherwise whole (default auto)", DT_MODEL_USUAL, .words = "auto,none,whole"},
     {"shard-size", "SIZE", BYTES(shard_size),
      "maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB). G and GB are 10^9 bytes, GiB is 2^30 "
      "bytes"},
@@ -106,6 +110,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
     if (o->help || o->version) return DT_OK;
     DT_CHECK(argc - optind == 2, DT_ERR_USAGE, "expected FROM and TO, found %d names; see dtrain-convert --help",
              argc - optind);
+    if (o->text_only) o->part = DT_MODEL_TEXT;
     o->from = argv[optind];
     o->to = argv[optind + 1];
     DT_CHECK(o->noise == 0 || o->add_tokens, DT_ERR_USAGE, "--noise needs --add-tokens, whose new rows get the noise");
@@ -124,8 +129,15 @@ static dt_err choose_kind(app *a)
 {
     DT_CHECK(!a->opt.strip_prefix || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
              "--strip-prefix: expected FROM to be a model directory, found the checkpoint %s", a->frozen.from.path);
-    DT_CHECK(!a->opt.text_only || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
+    const bool text_only = a->opt.part == DT_MODEL_TEXT;
+    DT_CHECK(!text_only || a->frozen.from.kind == DT_PRETRAINED_HF, DT_ERR_USAGE,
              "--text-only: expected FROM to be a model directory, found the checkpoint %s", a->frozen.from.path);
+    DT_CHECK(a->opt.part != DT_MODEL_WHOLE || a->frozen.mc.vision, DT_ERR_DATA,
+             "--vision whole: %s: expected a model with images that dtrain reads, found %s", a->frozen.from.config_name,
+             dt_family_name(a->frozen.mc.family));
+    DT_CHECK(!text_only || a->frozen.from.text_alone, DT_ERR_DATA,
+             "%s: model_type: expected a model with images whose text model can be used alone, found %s",
+             a->frozen.from.config_name, dt_family_name(a->frozen.mc.family));
     const bool from_hf = a->frozen.from.kind == DT_PRETRAINED_HF;
     const bool merges = a->frozen.lora.r > 0, grows = a->opt.add_tokens;
     a->kind = a->opt.kind != KIND_NONE ? a->opt.kind : from_hf && !merges && !grows ? KIND_CHECKPOINT : KIND_HF;
@@ -422,7 +434,7 @@ static dt_err run(void *self, dt_err parsed)
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;
     a->frozen.strip_prefix = a->opt.strip_prefix;
-    a->frozen.text_only = a->opt.text_only;
+    a->frozen.model_part = a->opt.part;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));

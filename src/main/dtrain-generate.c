@@ -142,18 +142,48 @@ static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
     return DT_OK;
 }
 
-/* Only rank 0 reads standard input and files. Every rank receives the text and builds the same prompts. */
-static dt_err share_prompts(app *a, char **text)
+/* Only rank 0 reads standard input and files. Every rank receives the text. */
+static dt_err share_prompts(app *a)
+{
+    if (a->opt.chat) return DT_OK;
+    TOGETHER(a, a->comm.rank == 0 ? read_prompts(&a->opt, &a->text, &a->text_nbytes) : DT_OK);
+    return dt_comm_share_text(&a->comm, &a->text, &a->text_nbytes);
+}
+
+static dt_err parse_prompts(app *a)
 {
     const options *o = &a->opt;
-    size_t nbytes = 0;
-    TOGETHER(a, a->comm.rank == 0 ? read_prompts(o, text, &nbytes) : DT_OK);
-    DT_TRY(dt_comm_share_text(&a->comm, text, &nbytes));
     const char *records = records_of(o);
     const dt_prompt_format format = o->standard_input ? DT_PROMPT_LINES : records ? DT_PROMPT_JSONL : DT_PROMPT_WHOLE;
     const bool piped = o->standard_input || (records && strcmp(records, "-") == 0);
     const char *name = piped ? "standard input" : records ? records : "--prompt";
-    TOGETHER(a, dt_prompts_parse(&a->prompts, name, *text, nbytes, format, &a->reader));
+    return dt_prompts_parse(&a->prompts, name, a->text, a->text_nbytes, format, &a->reader);
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+/* Images are in records under the names image, images, image_url and image_bytes, or come with /image. */
+static bool may_have_images(const app *a)
+{
+    const options *o = &a->opt;
+    return o->n_images > 0 || (o->chat && !o->prompt) || (records_of(o) && a->text && strstr(a->text, "\"image"));
+}
+
+static dt_err describe_model(app *a, dt_model_part part)
+{
+    const options *o = &a->opt;
+    a->frozen.adapter = o->adapter;
+    a->frozen.model_part = part;
+    return dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0);
+}
+
+static dt_err find_model(app *a)
+{
+    TOGETHER(a, describe_model(a, a->opt.part));
+    DT_TRY(share_prompts(a));
+    if (a->opt.part != DT_MODEL_USUAL || !a->frozen.from.text_alone || !may_have_images(a)) return DT_OK;
+    dt_frozen_model_close(&a->frozen);
+    TOGETHER(a, describe_model(a, DT_MODEL_WHOLE));
     return DT_OK;
 }
 
@@ -378,11 +408,10 @@ static dt_err run_sequences(app *a)
 
 static dt_err prepare_prompts(app *a)
 {
-    char *text = NULL;
     if (a->opt.chat) return together(&a->comm, find_ends(a));
-    const dt_err err = share_prompts(a, &text);
-    free(text);
-    DT_TRY(err);
+    TOGETHER(a, parse_prompts(a));
+    free(a->text);
+    a->text = NULL;
     TOGETHER(a, find_ends(a)); /* after the prompts, because messages add their template's end token */
     TOGETHER(a, open_catalogue(a));
     if (a->catalogue) DT_TRY(dt_comm_same_file(&a->comm, a->opt.catalogue, dt_catalogue_fingerprint(a->catalogue)));
@@ -401,8 +430,7 @@ static dt_err run_all(app *a, dt_err parsed)
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
                : DT_OK);
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
-    a->frozen.adapter = o->adapter;
-    TOGETHER(a, dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0));
+    DT_TRY(find_model(a));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
     TOGETHER(a,
@@ -456,6 +484,7 @@ static void close_all(void *self)
     }
     generate_free_options(&a->opt);
     free(a->seqs);
+    free(a->text);
     free(a->reward);
     generate_free_images(a);
     dt_trie_close(a->trie);

@@ -2,6 +2,7 @@
  * reader. */
 #include "dtrain/pretrained/frozen_model.h"
 #include <stdlib.h>
+#include <string.h>
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
@@ -22,20 +23,22 @@ static dt_err attach(dt_frozen_model *f)
                    : dt_lora_store_base(&f->lora, f->units, f->n_units);
 }
 
-/* Replace the configuration by the text model's. */
-static dt_err take_text(dt_pretrained *p)
+/* Adapters of a whole model with images name the path of its language model. */
+static dt_err settle_part(dt_frozen_model *f)
 {
-    char *text;
-    DT_TRY(dt_model_config_text(p->config_name, p->model_config, &text));
-    free(p->model_config);
-    p->model_config = text;
+    dt_lora l;
+    if (f->model_part != DT_MODEL_USUAL || !f->adapter) return DT_OK;
+    DT_TRY(dt_lora_read(&l, f->adapter));
+    for (int i = 0; i < l.target_modules.n; i++)
+        if (strstr(l.target_modules.list[i], "language_model.")) f->model_part = DT_MODEL_WHOLE;
+    dt_lora_free(&l);
     return DT_OK;
 }
 
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)
 {
-    DT_TRY(dt_pretrained_describe(&f->from, model));
-    if (f->text_only && f->from.kind == DT_PRETRAINED_HF) DT_TRY(take_text(&f->from));
+    DT_TRY(settle_part(f));
+    DT_TRY(dt_pretrained_describe(&f->from, model, f->model_part));
     f->from.parts.prefix = f->strip_prefix;
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     bool scored = n_labels > 0;

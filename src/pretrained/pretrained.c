@@ -25,7 +25,7 @@ static dt_err copy_text(char **to, const char *from)
 
 /* ---- a Hugging Face directory ------------------------------------------------------------------------------------ */
 
-static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *config)
+static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *config, dt_model_part part)
 {
     size_t nbytes;
     p->kind = DT_PRETRAINED_HF;
@@ -33,7 +33,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     DT_TRY(copy_text(&p->config_name, config));
     DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
     DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
-    DT_TRY(vision_complete_config(&p->model_config, config, dir));
+    DT_TRY(vision_complete_config(&p->model_config, config, dir, part, &p->text_alone));
     DT_TRY(generation_config_read(&p->generation, dir));
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }
@@ -91,7 +91,7 @@ static dt_err check_has_checkpoints(const char *path)
 
 /* A directory with config.json is a model. A directory with only weights or adapters is rejected with what is missing.
  * Anything else is treated as a checkpoint. */
-static dt_err describe(dt_pretrained *p, const char *path)
+static dt_err describe(dt_pretrained *p, const char *path, dt_model_part part)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                         "pytorch_model.bin.index.json"};
@@ -102,7 +102,7 @@ static dt_err describe(dt_pretrained *p, const char *path)
              DT_ERR_DATA, "%s: expected the directory that contains this file, with config.json and model.safetensors",
              path);
     if (!dt_is_directory(path)) return describe_checkpoint(p, path);
-    if (dt_is_in(file, path, "config.json")) return describe_directory(p, path, file);
+    if (dt_is_in(file, path, "config.json")) return describe_directory(p, path, file, part);
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
         DT_CHECK(!dt_is_in(file, path, signs[i]), DT_ERR_DATA,
                  "%s: expected the model's config.json next to %s, found none", path, signs[i]);
@@ -114,10 +114,10 @@ static dt_err describe(dt_pretrained *p, const char *path)
     return describe_checkpoint(p, path);
 }
 
-dt_err dt_pretrained_describe(dt_pretrained *p, const char *path)
+dt_err dt_pretrained_describe(dt_pretrained *p, const char *path, dt_model_part part)
 {
     *p = (dt_pretrained){.generation = generation_config_none()};
-    const dt_err err = describe(p, path);
+    const dt_err err = describe(p, path, part);
     if (err != DT_OK) dt_pretrained_free(p);
     return err;
 }

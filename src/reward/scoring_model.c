@@ -12,7 +12,7 @@ static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
 {
     dt_pretrained from = {0};
     dt_tokenizer *policy = NULL, *own = NULL;
-    dt_err err = dt_pretrained_describe(&from, m->path);
+    dt_err err = dt_pretrained_describe(&from, m->path, DT_MODEL_USUAL);
     if (err == DT_OK && from.tokenizer) err = dt_tokenizer_open(&own, from.tokenizer);
     if (err == DT_OK && *t->tokenizer) err = dt_tokenizer_open(&policy, t->tokenizer);
     const bool another =

@@ -18,6 +18,12 @@ void dt_task_need_data(dt_task *t, const char *key, const char *value)
     dt_task_need(t, "data", key, value, files);
 }
 
+dt_model_part dt_task_model_part(const dt_task *t)
+{
+    if (t->mc->vision) return DT_MODEL_WHOLE;
+    return strcmp(t->cfg->model_vision, "none") == 0 ? DT_MODEL_TEXT : DT_MODEL_USUAL;
+}
+
 static dt_err settle_images(const dt_task *t, dt_loader *l, const char *key)
 {
     const dt_data_info *info = dt_loader_info(l);

@@ -29,6 +29,7 @@ static dt_err starts_adapted(const dt_task *t, bool *adapted)
     dt_frozen_model f = {0};
     *adapted = *t->cfg->lora_path;
     if (*adapted || !*start || access(start, F_OK) != 0) return DT_OK;
+    f.model_part = dt_task_model_part(t);
     const dt_err err = dt_frozen_model_describe(&f, start, 0);
     *adapted = f.lora.r > 0;
     dt_frozen_model_close(&f);

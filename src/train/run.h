@@ -40,6 +40,13 @@ dt_err run_open_states(dt_run *run);           /* zero, model, buffers: collecti
 /* token_rows.c: rec.freeze_llm. Called for the units once the trained parts are known; local. */
 dt_err run_choose_rows(dt_run *run);
 
+/* model_part.c: model.vision. Checks the key against vision.path; describes model.path (run->pretrained), or reads
+ * [model] without it (run->mc); checks the key, once it is known whether the model has images. */
+dt_err run_check_tower(const dt_run *run);
+dt_err run_describe_model(dt_run *run);
+dt_err run_model_from_keys(dt_run *run);
+dt_err run_check_part(const dt_run *run, bool has_vision);
+
 /* trained_parts.c: vision.train. Reads the key; with adapters, adds its modules to lora.modules_to_save; determines
  * whether a tensor is trained. Local. */
 dt_err run_choose_parts(dt_run *run);

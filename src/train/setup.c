@@ -45,7 +45,7 @@ static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *fou
     char differ[512] = "";
     dt_model_config file;
     if (*cfg->model_config) {
-        DT_TRY(dt_model_config_from_keys(&file, cfg));
+        DT_TRY(dt_model_config_from_keys(&file, cfg, DT_MODEL_USUAL));
         dt_model_config_compare(found, &file, list_difference, differ);
         dt_model_config_free(&file);
     } else {
@@ -62,7 +62,7 @@ static dt_err open_from_keys(dt_run *run)
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
     const dt_config *cfg = &run->cfg;
     bool any = *cfg->model_config != '\0' || (run->comm && !dt_comm_first(run->comm));
-    DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
+    DT_TRY(run_model_from_keys(run));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
         DT_INFO("[model] model_type = %s without sizes uses the default sizes of this type: hidden_size %" PRId64
@@ -80,7 +80,8 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
     for (int i = 0; dt_tasks[i] && n < MAX_TASKS; i++)
         if (dt_tasks[i]->images) with_images[n++] = dt_tasks[i]->name;
     DT_CONFIG_CHECK(run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-                    "task %s accepts only language models, but the model has a vision tower; expected %s",
+                    "task %s accepts only language models, but the model has a vision tower; expected %s, or "
+                    "model.vision = none for its text model",
                     run->cfg.run_task, dt_choices(names, sizeof names, with_images, n));
     return DT_OK;
 }
@@ -118,7 +119,7 @@ static dt_err open_planned(dt_run *run)
 {
     dt_pretrained *p = &run->pretrained;
     DT_INFO("%s does not exist; the plan uses the shape in [model]", run->cfg.model_path);
-    DT_TRY(dt_model_config_from_keys(&run->mc, &run->cfg));
+    DT_TRY(run_model_from_keys(run));
     if (!*run->cfg.vision_path) return DT_OK;
     p->model_config = strdup(run->mc.json), p->config_name = strdup("[model]");
     DT_CHECK(p->model_config && p->config_name, DT_ERR_MEMORY, "out of memory for the text of a configuration");
@@ -131,9 +132,10 @@ static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const bool shape = *cfg->model_config || *cfg->model_model_type;
+    DT_TRY(run_check_tower(run));
     if (!*cfg->model_path) return open_random(run);
     if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) return open_planned(run);
-    DT_TRY(dt_config_lead_to(cfg, "model", "path", dt_pretrained_describe(&run->pretrained, cfg->model_path)));
+    DT_TRY(dt_config_lead_to(cfg, "model", "path", run_describe_model(run)));
     DT_TRY(dt_pretrained_take_vision(&run->pretrained, cfg));
     DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
@@ -346,7 +348,7 @@ static dt_err read_own_adapters(dt_run *run, dt_lora *found)
     if (!resumes || !*run->cfg.run_output_dir) return DT_OK;
     const char *from =
         strcmp(run->cfg.checkpoint_resume, "auto") ? run->cfg.checkpoint_resume : run->cfg.run_output_dir;
-    dt_err err = dt_pretrained_describe(&own, from);
+    dt_err err = dt_pretrained_describe(&own, from, DT_MODEL_USUAL);
     if (err != DT_OK) return dt_error_clear(), DT_OK;
     if (own.kind == DT_PRETRAINED_CHECKPOINT) err = dt_pretrained_recorded(&own, found);
     dt_pretrained_free(&own);
@@ -475,6 +477,7 @@ static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
+    DT_TRY(run_check_part(run, run->mc.vision != NULL));
     DT_TRY(check_takes_images(run, run->mc.vision != NULL));
     const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
     dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);

@@ -79,6 +79,10 @@
          "chat template that is stored with the model for generation: a name (dtrain-data --help lists them), a " \
          "JSON file, or auto, the tokenizer's own. Empty: that of the data, else that of model.path") \
     TEXT(model, config, "", "config.json of a model to train from random initial weights") \
+    ENUM(model, vision, "auto", "auto|none|whole", \
+         "the part of a model with images that is read from a Hugging Face directory or model.config. none: its text " \
+         "model; whole: text model, projector and vision tower; auto: the whole model, except that of Qwen3.5 only " \
+         "the text model is read if the task takes no images or no dataset has any") \
     MAYBE(model, model_type, word, 0, 0, DT_MODEL_TYPE_WORDS, "", \
          "architecture of a model that is defined by this key and the keys below. They have the names, meanings and " \
          "defaults of config.json: without sizes, llama is the original 7B model") \

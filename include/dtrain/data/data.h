@@ -81,6 +81,8 @@ typedef struct dt_data_info {
  *  too short for one sample. DT_ERR_USAGE: files or options. DT_ERR_MEMORY. Token ids are checked when they are
  *  read. */
 dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
+/** Does any dataset file of the list have images? Files that cannot be read have none. Local. */
+bool dt_data_show_images(const char *files);
 /** Stop reading in advance, close the files and free everything. Safe on NULL. */
 void dt_loader_close(dt_loader *l);
 /** Contents of the files. Borrowed until dt_loader_close. */

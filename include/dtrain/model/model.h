@@ -135,9 +135,15 @@ static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
  *
  *  DT_ERR_DATA, naming file, key and value: not JSON, or an unsupported value. DT_ERR_MEMORY. */
 dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text);
+/** The part of a model with images that is used. */
+typedef enum dt_model_part {
+    DT_MODEL_USUAL, /* the whole model, or the text model alone, as dt_tower.text_alone says */
+    DT_MODEL_TEXT,
+    DT_MODEL_WHOLE
+} dt_model_part;
 /** The configuration of [model]: `config` (a file) or inline keys; inline keys override `config`. Not for `path`. mc:
  *  out, freed with dt_model_config_free. DT_ERR_USAGE, DT_ERR_DATA. */
-dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
+dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg, dt_model_part part);
 /** Set the keys of [model] that select the loss of routers in the text of a config.json: the only ones that apply to a
  *  model of `path`. name: of the text in messages; json_text: replaced. DT_ERR_USAGE: its family has no such keys.
  *  DT_ERR_DATA, DT_ERR_MEMORY. */
@@ -154,9 +160,11 @@ bool dt_model_is_llava(const json_t *config);
 /** Is it the config.json of a vision-language model of any kind? */
 bool dt_model_has_vision(const json_t *config);
 
-/** The text of the text model's own config.json, from that of a model with images. name: of the latter in messages;
- *  text: out, malloc'ed, NULL on error. DT_ERR_DATA: it has no text model that dtrain reads alone. DT_ERR_MEMORY. */
-dt_err dt_model_config_text(const char *name, const char *json_text, char **text);
+/** Replace the config.json of a model with images by that of its text model alone, if this part is wanted. A
+ *  configuration of another model does not change. name: of the file in messages; root: inout, an object that the
+ *  caller owns; chosen: out, it was replaced. DT_ERR_DATA: dtrain does not read the text model alone.
+ *  DT_ERR_MEMORY. */
+dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen);
 /** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
  *  The head is tied if this value or that in text_config is true. */
 bool dt_model_ties_outside(const json_t *config);

@@ -23,9 +23,10 @@ typedef struct dt_tower {
     int64_t patch_size;
     double norm_eps;
     int act;
-    bool crops;     /* its image processor crops */
-    bool class_row; /* a class token precedes the patches */
-    bool pools;     /* its files have a pooling head, which is not read, and its features may have a norm */
+    const int32_t *tokens; /* [3]: image_token and around, as in dt_vision_config */
+    bool crops;            /* its image processor crops */
+    bool class_row;        /* a class token precedes the patches */
+    bool pools;            /* its files have a pooling head, which is not read, and its features may have a norm */
     /* of a model with its own language model; text NULL: LLaVA's */
     const struct dt_family *text;
     const char *architecture;
@@ -34,6 +35,7 @@ typedef struct dt_tower {
     bool averages;              /* images have one size, and the projector averages (Gemma 3) */
     bool interpolates;          /* has a square table of positions, which is interpolated */
     bool interleaved;           /* mrope_interleaved */
+    bool text_alone;            /* without images, the text model of files is used (DT_MODEL_USUAL) */
     /* values of missing keys: depth, hidden_size, intermediate_size, window_size in pixels (0: no windows),
      * fullatt_block_indexes, mrope_section, deepstack_visual_indexes (-1: the tower has none) */
     int64_t n_blocks, hidden_size, intermediate_size, window_size, full_blocks[4], sections[3], deepstack[3];

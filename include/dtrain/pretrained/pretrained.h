@@ -52,6 +52,7 @@ typedef struct dt_pretrained {
     char *path;              /* the checkpoint file, or the directory */
     char *config_name;       /* the configuration's file, for messages */
     char *model_config;      /* text of config.json */
+    bool text_alone;         /* the text model of a directory with a model with images */
     char *tokenizer;         /* a directory with its files, a tokenizer.json, or "bytes"; NULL: unknown */
     char *tower, *projector; /* dt_pretrained_take_vision: separate files; NULL: none */
     dt_stored_parts parts;   /* the same */
@@ -66,9 +67,9 @@ typedef struct dt_pretrained {
 } dt_pretrained;
 
 /** Describe the model at a path, and read everything except the tensors. A directory with config.json is a Hugging Face
- *  model; anything else is passed to dt_checkpoint_find. Local. DT_ERR_DATA naming path, file, key and value.
- *  DT_ERR_MEMORY. */
-dt_err dt_pretrained_describe(dt_pretrained *p, const char *path);
+ *  model; anything else is passed to dt_checkpoint_find. part: of a Hugging Face model with images. Local. DT_ERR_DATA
+ *  naming path, file, key and value. DT_ERR_MEMORY. */
+dt_err dt_pretrained_describe(dt_pretrained *p, const char *path, dt_model_part part);
 /** Free the description. Local. Safe on {0} and after an error. */
 void dt_pretrained_free(dt_pretrained *p);
 

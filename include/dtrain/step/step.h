@@ -301,6 +301,8 @@ dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
 /** As dt_task_need for a dataset, [data] key. Local. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
+/** The part that is used of further models with images, in Hugging Face directories: as of the task's model. */
+dt_model_part dt_task_model_part(const dt_task *t);
 /** Register a file other than a dataset that every rank has read; in open. The run compares
  *  fingerprints over the ranks (dt_comm_same_file). path: borrowed for t's life. Local. DT_ERR_ARG: more than
  *  DT_MAX_TASK_FILES files. */

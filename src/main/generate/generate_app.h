@@ -35,6 +35,7 @@ typedef struct options {
     const char *stop[DT_MAX_STOPS];
     int n_stop;
     bool chat, no_think;
+    dt_model_part part;
     const char *system, *chat_template, *tools;
     const char *image[MAX_GIVEN_IMAGES];
     int n_images;
@@ -63,6 +64,8 @@ typedef struct app {
     dt_constraint only;
     json_t *tools; /* {"tools": ...} of --tools; NULL: none */
     dt_prompt_reader reader;
+    char *text; /* of the prompts or records */
+    size_t text_nbytes;
     dt_prompts prompts;
     char *image_text;  /* placeholder of an image in a text; NULL: none */
     dt_sequence *seqs; /* all sequences of the job, n_out consecutive ones per prompt */

@@ -69,6 +69,9 @@ static const tool_row rows[] = {
      "n-th image replaces the n-th <image> of the prompt. Without <image>, all images precede the prompt. With -, "
      "every prompt gets the images; with --chat, the first message does. Records of --prompts name their own: "
      "\"image\", \"images\" (paths relative to the folder of FILE) or parts of messages"},
+    {"vision", "PART", WORD(part),
+     "part of a directory with a model with images: none, its text model; whole; or auto: the whole model, but the "
+     "text model of Qwen3.5 if no prompt can have images (default auto)", DT_MODEL_USUAL, .words = "auto,none,whole"},
     {"chat", NULL, TO(chat),
      "interactive chat: each line is a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D or /exit "
      "quits. In a pipe every line is a message and there are no commands. With --prompt: answer it and exit"},

@@ -117,7 +117,7 @@ static dt_err read_model(run_info *r)
         if (err == DT_OK) err = dt_model_config_parse(&r->mc, r->latest, meta.model_config);
         if (err == DT_OK && meta.step > r->step) r->step = meta.step;
     } else if (r->has_config && !*r->cfg.model_path) {
-        err = dt_model_config_from_keys(&r->mc, &r->cfg);
+        err = dt_model_config_from_keys(&r->mc, &r->cfg, DT_MODEL_USUAL);
     } else {
         return DT_OK;
     }

@@ -261,14 +261,14 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     return err;
 }
 
-static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, int32_t *token)
+static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     const char *key = dt_spec_has(root, "image_token_id") ? "image_token_id" : "image_token_index";
-    int64_t id = *token;
+    int64_t id = v->tower->tokens[0];
     DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &id));
     DT_CHECK(id < mc->vocab_size, root->err, "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64,
              root->file, key, mc->vocab_size, id);
-    *token = (int32_t)id;
+    v->image_token = (int32_t)id;
     return DT_OK;
 }
 
@@ -464,7 +464,7 @@ static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vis
     static const char *const GRIDS[] = {"vision_start_token_id", "vision_end_token_id"},
                              *const WRAPPED[][2] = {{"boi_token_index", "eoi_token_index"},
                                                     {"boi_token_id", "eoi_token_id"}};
-    int64_t ids[] = {v->wrapped ? 255999 : 151652, v->wrapped ? 256000 : 151653};
+    int64_t ids[] = {v->tower->tokens[1], v->tower->tokens[2]};
     for (int i = 0; i < 2; i++) {
         const char *key = v->wrapped ? WRAPPED[dt_spec_has(root, WRAPPED[1][i])][i] : GRIDS[i];
         DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &ids[i]));
@@ -491,9 +491,8 @@ static dt_err read_native(const dt_spec *root, const dt_tower *tower, dt_model_c
     DT_TRY(read_deepstack(&s, v, mc));
     DT_TRY(read_merger(&s, root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = 151655;
     DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 /* ---- a tower with a language model of its own, and images of one size ------------------------------------------- */
@@ -538,9 +537,8 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_average(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = 262144;
     DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 /* ---- any kind ---------------------------------------------------------------------------------------------------- */
@@ -560,8 +558,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_features(root, v));
     DT_TRY(read_projector(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = 32000;
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 static dt_err alloc_vision(dt_model_config *mc)

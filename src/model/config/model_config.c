@@ -198,7 +198,8 @@ static void drop_layers(dt_model_config *mc)
     mc->layers = NULL;
 }
 
-static dt_err read_family(const dt_spec *root, const dt_family *f, dt_model_config *mc)
+/* tower: that of a model with images; NULL: a language model. */
+static dt_err read_family(const dt_spec *root, const dt_family *f, const dt_tower *tower, dt_model_config *mc)
 {
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
@@ -206,7 +207,7 @@ static dt_err read_family(const dt_spec *root, const dt_family *f, dt_model_conf
                             .residual_multiplier = 1,
                             .logits_scaling = 1,
                             .norm_eps = f->missing.norm_eps,
-                            .rope_axes = f->rope_axes,
+                            .rope_axes = tower && tower->sections[0] > 0 ? 3 : 0,
                             .bos_token_id = f->missing.bos,
                             .n_eos = f->missing.eos >= 0};
     mc->eos_token_id[0] = f->missing.eos;
@@ -224,7 +225,7 @@ static dt_err read_family(const dt_spec *root, const dt_family *f, dt_model_conf
 static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
 {
     const dt_family *f = dt_family_find_type(root->value);
-    return f ? read_family(root, f, mc) : dt_spec_bad(root, "model_type", types);
+    return f ? read_family(root, f, NULL, mc) : dt_spec_bad(root, "model_type", types);
 }
 
 /* tie_word_embeddings may be set in either object, as in transformers. */
@@ -286,21 +287,34 @@ static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
     return DT_OK;
 }
 
-dt_err dt_model_config_text(const char *name, const char *json_text, char **text)
+bool dt_model_is_llava(const json_t *config)
 {
-    json_t *root, *own = NULL;
-    *text = NULL;
-    DT_TRY(dt_json_parse(&root, name, json_text, strlen(json_text), 0));
-    const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = root};
-    const dt_family *f = find_within(root);
-    if (!f && dt_model_is_llava(root)) f = dt_family_find_type(json_object_get(root, "text_config"));
-    dt_err err = f ? take_text(&whole, f, &own)
-                   : dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
-    if (err == DT_OK && !(*text = json_dumps(own, JSON_INDENT(2))))
-        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
-    json_decref(own);
-    json_decref(root);
-    return err;
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
+}
+
+static const dt_tower *joined_tower(const json_t *config)
+{
+    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
+}
+
+bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
+
+dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen)
+{
+    json_t *own = NULL;
+    const dt_tower *tower = joined_tower(*root);
+    const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = *root};
+    const dt_family *f = find_within(*root);
+    *chosen =
+        part == DT_MODEL_TEXT ? f || dt_model_has_vision(*root) : part == DT_MODEL_USUAL && tower && tower->text_alone;
+    if (!*chosen) return DT_OK;
+    if (!f && dt_model_is_llava(*root)) f = dt_family_find_type(json_object_get(*root, "text_config"));
+    if (!f) return dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
+    DT_TRY(take_text(&whole, f, &own));
+    json_decref(*root);
+    *root = own;
+    return DT_OK;
 }
 
 static dt_err read_within(const dt_spec *root, const dt_family *f, const char *types, dt_model_config *mc)
@@ -321,26 +335,14 @@ static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_c
     dt_spec text;
     bool tied = false;
     DT_TRY(refuse_quantised(root));
+    if (tower->text_alone) DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     if (!dt_spec_get(root, "text_config", &text)) text = *root;
-    DT_TRY(read_family(&text, tower->text, mc));
+    DT_TRY(read_family(&text, tower->text, tower, mc));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
     mc->tie_word_embeddings |= dt_model_ties_outside(root->value);
     if (mc->rope_axes > 0) DT_TRY(dt_model_read_axes(&text, tower, mc));
     return dt_model_read_joined_vision(root, tower, mc);
 }
-
-bool dt_model_is_llava(const json_t *config)
-{
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
-}
-
-static const dt_tower *joined_tower(const json_t *config)
-{
-    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
-}
-
-bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
 
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
 {

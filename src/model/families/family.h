@@ -160,7 +160,6 @@ struct dt_family {
     } missing;
     bool peft_names_experts;                 /* PEFT takes the names of an MLP's layers for those of experts */
     bool in_llava;                           /* may be the language model of a vision-language model */
-    int rope_axes;                           /* of positions of images (dt_model_config); 0: none */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */
     dt_err (*read)(const dt_spec *root, dt_model_config *mc);

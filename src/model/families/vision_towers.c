@@ -4,7 +4,7 @@
  * The models Qwen2.5-VL and Qwen3-VL have towers and language models of their own. Images have their native resolution,
  * and patches have rotary positions of row and column. A norm and a projector of two layers (the merger) follow the
  * last block. Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows. Qwen3-VL has LayerNorm, a plain MLP and a
- * table of positions that is interpolated. */
+ * table of positions that is interpolated. Qwen3.5's tower is that of Qwen3-VL without deepstack. */
 #include "llama.h"
 #include <stdio.h>
 #include <string.h>
@@ -105,14 +105,12 @@ static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLFo
                                        .missing = {8192, 80, 64, 8, 0, 29568, 152064, 32768, 1e-5, 151643, 151645, -1,
                                                    .rope_theta = 1e6},
                                        LLAMA_TABLES,
-                                       .rope_axes = 3,
                                        .keys = {ROTARY_KEYS},
                                        .read = read_qwen2_5},
                        QWEN3_TEXT = {.name = {"qwen3_vl_text", "Qwen3VLForConditionalGeneration", ""},
                                      .missing = {4096, 32, 32, 32, 128, 22016, 151936, 128000, 1e-6, -1, -1, -1,
                                                  .rope_theta = 5e5},
                                      LLAMA_TABLES,
-                                     .rope_axes = 3,
                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
                                      .read = read_qwen3};
 
@@ -132,22 +130,37 @@ static const dt_family
     SIGLIP = {
         .blocks = "encoder.layers.", .embed = SIGLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm};
 
-extern const dt_family dt_family_gemma3_text;
+extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text;
+
+/* The placeholder of an image, and the tokens before and after it. */
+static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151653},
+                     QWEN35[] = {248056, 248053, 248054}, GEMMA[] = {262144, 255999, 256000};
+
+#define QWEN3_5(type, language, class)                                                                                 \
+    {                                                                                                                  \
+        type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, QWEN35,               \
+            .text = &language, .text_alone = true, .architecture = class, .names = QWEN3_NAMES, .interpolates = true,  \
+            .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304,                       \
+            .sections = {11, 11, 10}, .deepstack = {-1},                                                               \
+    }
 
 static const dt_tower TOWERS[] = {
-    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, .crops = true,
+    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, .crops = true,
      .class_row = true},
-    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true},
-    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU,
+    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, LLAVA,
+     .pools = true},
+    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU, QWEN_VL,
      .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
      .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
      .sections = {16, 24, 24}, .deepstack = {-1}},
-    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH,
+    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, QWEN_VL,
      .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES, .interpolates = true,
      .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304, .sections = {24, 20, 20},
      .deepstack = {8, 16, 24}},
-    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true,
+    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, .pools = true,
      .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
+    QWEN3_5("qwen3_5", dt_family_qwen3_5_text, "Qwen3_5ForConditionalGeneration"),
+    QWEN3_5("qwen3_5_moe", dt_family_qwen3_5_moe_text, "Qwen3_5MoeForConditionalGeneration"),
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 

@@ -279,6 +279,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     p->fd = -1;
     dt_task_hold(t, &as_part, p);
     if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
+    p->model.model_part = dt_task_model_part(t);
     const dt_err err =
         planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
     DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);

@@ -10,7 +10,7 @@ static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
 {
     const bool planned = !t->comm && (!*path || access(path, F_OK) != 0);
     if (planned) return dt_model_config_parse(&c->mc, "config.json", t->mc->json);
-    DT_TRY(dt_pretrained_describe(&c->from, path));
+    DT_TRY(dt_pretrained_describe(&c->from, path, dt_task_model_part(t)));
     c->from.new_score = true;
     DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
     DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
