@@ -102,6 +102,7 @@ for model in qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe; do
     generate 2 $grids/$model --greedy --zero-stage 3 --batch-size 2
     expect "$model: on two ranks, whose parameters are sharded" answers_are $model greedy
     ./dtrain-convert --to hf --vision whole $grids/$model "$tmp/converted" --force >"$out" 2>&1
+    expect "$model: a converted directory has the same bits" cmp "$tmp/converted/model.safetensors" $grids/$model/model.safetensors
     generate 1 "$tmp/converted" --greedy
     expect "$model: a converted directory gives the same" answers_are $model greedy
     go 1 adapted $model vision.train=llm lora.r=2

@@ -80,21 +80,54 @@ def check_images(number, n_images, n_placeholders, n_each):
              + ("given; those of the command line are every prompt's" if given.images else "named in its record; the command line may name them"))
 
 
+class OneSize:
+    """Images of LLaVA."""
+    def __init__(self, v):
+        self.processor = transformers.AutoProcessor.from_pretrained(directory)
+        self.n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
+
+    def inputs(self, number, images, ids, token):
+        check_images(number, len(images), ids.count(token), self.n_each)
+        return dict(pixel_values=self.processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {}
+
+    def same_ids(self, answer, images):
+        asked = answer.get("prompt", "").count(self.processor.image_token) == len(images) > 0
+        return not asked or self.processor(text=answer["prompt"], images=images)["input_ids"][0] == answer["prompt_ids"]
+
+
+class Grids:
+    """Images of Qwen2.5-VL, Qwen3-VL and Qwen3.5."""
+    def __init__(self, v):
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+        self.processor = Qwen2VLImageProcessorPil.from_pretrained(directory)
+
+    def inputs(self, number, images, ids, token):
+        if not images:
+            return {}
+        found = self.processor(images, return_tensors="pt")
+        n = int(found["image_grid_thw"].prod(1).sum()) // self.processor.merge_size**2
+        if ids.count(token) != n:
+            sys.exit(f"answer {number} has {ids.count(token)} placeholders, but its {len(images)} images need {n}")
+        return dict(pixel_values=found["pixel_values"], image_grid_thw=found["image_grid_thw"],
+                    mm_token_type_ids=(torch.tensor([ids]) == token).int())
+
+    def same_ids(self, answer, images):
+        return True
+
+
 @torch.no_grad()
-def sees_alike():
-    model, processor = load(transformers.LlavaForConditionalGeneration), transformers.AutoProcessor.from_pretrained(directory)
+def sees_alike(kind):
+    model = load(transformers.AutoModelForImageTextToText)
     same, off = True, 0.0
     v = model.config
-    n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
+    images_of, token = kind(v), getattr(v, "image_token_id", None) or v.image_token_index
     for number, answer in enumerate(answers, 1):
         if "logprobs" not in answer:
             sys.exit("an answer has no logprobs; expected the output of dtrain-generate --greedy --jsonl --logprobs")
         ids, paths = answer["prompt_ids"], image_paths(answer)
-        check_images(number, len(paths), ids.count(getattr(v, "image_token_id", None) or v.image_token_index), n_each)
         images = [transformers.image_utils.load_image(path) for path in paths]
-        seen = dict(pixel_values=processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {}
-        if answer.get("prompt", "").count(processor.image_token) == len(images) > 0:
-            same &= processor(text=answer["prompt"], images=images)["input_ids"][0] == ids
+        seen = images_of.inputs(number, images, ids, token)
+        same &= images_of.same_ids(answer, images)
         prompt = torch.tensor([ids])
         out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=answer["n_new_tokens"], pad_token_id=0,
                              return_dict_in_generate=True, output_logits=True, **seen)
@@ -110,5 +143,7 @@ if "ids" not in answers[0]:
     sys.exit(f"{given.answers}: expected the output of dtrain-generate --greedy --jsonl")
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
 if architecture.startswith("Llava"):
-    sys.exit(not sees_alike())
+    sys.exit(not sees_alike(OneSize))
+if architecture.startswith("Qwen") and architecture.endswith("ForConditionalGeneration"):
+    sys.exit(not sees_alike(Grids))
 sys.exit(not (scores_alike() if architecture.endswith("ForSequenceClassification") else continues_alike()))

@@ -131,7 +131,7 @@ static dt_err make_layout(export_job *j)
         const bool fused = f->saved && !j->opt->adapter;
         j->entry[i] = fused && f->first > 0 ? n - 1 : n;
         if (j->entry[i] < n) continue;
-        if (fused) snprintf(j->names[i], sizeof j->names[i], "%s", dt_tensor_fused(t).name);
+        if (fused) dt_tower_file_name(j->tower, dt_tensor_fused(t).name, j->names[i], sizeof j->names[i]);
         entries[n++] = (dt_st_entry){.name = j->names[i],
                                      .n_dims = fused ? f->n_dims : t->n_dims,
                                      .shape = fused ? f->shape : t->shape,
