@@ -27,6 +27,7 @@ is "train and export the text model" "$(type_of "$tmp/text/hf")" "$text"
 ends "the whole model, if wanted" 0 train 1 kept model.vision=whole vision.train=llm
 is "is exported" "$(type_of "$tmp/kept/hf")" "$whole"
 expect "with the same losses" close_losses text kept 0
+ends_saying "keys of the tower" 64 'only the text model of model.path is read; set model.vision = whole' train 1 no vision.train=projector,llm,head
 ends "images" 0 train 2 images data.train="$tmp/texts.h5:1, $tmp/images.h5:3"
 is "train and export the whole model" "$(type_of "$tmp/images/hf")" "$whole"
 ends "images in the validation data" 0 train 1 validated data.validation="$tmp/images.h5"

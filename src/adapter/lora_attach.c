@@ -407,14 +407,24 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
 
 /* ---- fully trained modules --------------------------------------------------------------------------------------- */
 
+/* Names are those of dtrain or, of modules with other names in transformers, of PEFT. */
+static bool is_saved_by(const char *name, const dt_tensor *t)
+{
+    char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
+    if (t->adapter_scale != 0) return false;
+    module_of(t, module);
+    if (module_is_within(module, name)) return true;
+    if (!t->renamings) return false;
+    dt_peft_tensor_name(t, path);
+    *strrchr(path, '.') = '\0';
+    return module_is_within(path, name);
+}
+
 static bool saves_any(const char *name, const dt_unit *units, int n_units)
 {
-    char module[DT_NAME_MAX];
     for (int u = 0; u < n_units; u++)
-        for (int i = 0; i < units[u].n_tensors; i++) {
-            module_of(&units[u].tensors[i], module);
-            if (module_is_within(module, name)) return true;
-        }
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (is_saved_by(name, &units[u].tensors[i])) return true;
     return false;
 }
 
@@ -433,10 +443,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 bool dt_lora_saves(const dt_lora *l, const dt_tensor *t)
 {
-    char module[DT_NAME_MAX];
-    module_of(t, module);
-    for (int i = 0; i < l->modules_to_save.n && t->adapter_scale == 0; i++)
-        if (module_is_within(module, l->modules_to_save.list[i])) return true;
+    for (int i = 0; i < l->modules_to_save.n; i++)
+        if (is_saved_by(l->modules_to_save.list[i], t)) return true;
     return false;
 }
 

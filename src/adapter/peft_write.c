@@ -24,6 +24,10 @@ void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX])
 {
     char name[DT_NAME_MAX];
     const char *part = strstr(t->name, ".lora_");
+    if (t->renamings) {
+        dt_rename(t->renamings, t->name, out, DT_PEFT_NAME_MAX);
+        return;
+    }
     dt_peft_name(t->name, out);
     if (t->adapter_experts == 0 || !part) return;
     const char *parameter = memrchr(t->name, '.', (size_t)(part - t->name));

@@ -130,6 +130,13 @@ dt_tensor dt_tensor_whole(const dt_tensor *t)
     return whole;
 }
 
+void dt_rename(const dt_renaming *r, const char *name, char *out, size_t size)
+{
+    while (r && r->here && strncmp(name, r->here, strlen(r->here)) != 0) r++;
+    const bool found = r && r->here;
+    snprintf(out, size, "%s%s", found ? r->there : "", name + (found ? strlen(r->here) : 0));
+}
+
 dt_tensor dt_tensor_fused(const dt_tensor *t)
 {
     const dt_fused *f = &t->fused;

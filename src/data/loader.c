@@ -378,6 +378,16 @@ dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
     return dt_dataset_read_images(l->sources.samples[k].dataset, i, 1, pixels);
 }
 
+dt_err dt_loader_grids(const dt_loader *l, uint32_t *grid)
+{
+    for (int i = 0; i < l->sources.n_files; i++) {
+        dt_dataset *d = l->sources.samples[i].dataset;
+        DT_TRY(dt_dataset_read_grids(d, 0, d->info.n_images, grid));
+        grid += d->info.n_images;
+    }
+    return DT_OK;
+}
+
 void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots)
 {
     const dt_feature_slot *at = l->slots;

@@ -208,6 +208,8 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
         dt_model_free_units(u, n);
         return err;
     }
+    for (int i = 0; mc->vision && i < n; i++)
+        for (int k = 0; k < u[i].n_tensors; k++) u[i].tensors[k].renamings = mc->vision->tower->names;
     *units = u;
     *n_units = n;
     return DT_OK;

@@ -29,8 +29,9 @@ static dt_err settle_part(dt_frozen_model *f)
     dt_lora l;
     if (f->model_part != DT_MODEL_USUAL || !f->adapter) return DT_OK;
     DT_TRY(dt_lora_read(&l, f->adapter));
-    for (int i = 0; i < l.target_modules.n; i++)
-        if (strstr(l.target_modules.list[i], "language_model.")) f->model_part = DT_MODEL_WHOLE;
+    for (int i = l.target_modules.pattern ? -1 : 0; i < l.target_modules.n; i++)
+        if (strstr(i < 0 ? l.target_modules.pattern : l.target_modules.list[i], "language_model"))
+            f->model_part = DT_MODEL_WHOLE;
     dt_lora_free(&l);
     return DT_OK;
 }

@@ -109,7 +109,9 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
         return dt_fail(DT_ERR_DATA,
                        "%s: tensor `%.200s`: this model has no such tensor, or %s lists no adapter for it%s", job->file,
                        s->tensors[i].name, DT_PEFT_CONFIG,
-                       strstr(s->tensors[i].name, "vision_tower.") ? "; a vision tower cannot have adapters" : "");
+                       strstr(s->tensors[i].name, "vision_tower.") || strstr(s->tensors[i].name, ".visual.")
+                           ? "; a vision tower cannot have adapters"
+                           : "");
     }
     return DT_OK;
 }

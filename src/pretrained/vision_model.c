@@ -362,16 +362,18 @@ static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
     return take_text(p, root);
 }
 
-static dt_err check_none(const dt_config *cfg)
+static dt_err check_none(const dt_pretrained *p, const dt_config *cfg)
 {
     static const char *const keys[] = {
         "projector_type", "projector_path", "projector_hidden_size", "projector_shuffle", "projector_dropout",
         "feature_layer",  "feature_select", "feature_norm",          "image_tokens",      "train",
         "image_token"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        DT_CONFIG_CHECK(!dt_config_differs(cfg, "vision", keys[i]), cfg, "vision", keys[i],
-                        "the model has no tower; set vision.path to a directory of CLIP or SigLIP, or model.path to a "
-                        "vision-language model");
+        DT_CONFIG_CHECK(!dt_config_differs(cfg, "vision", keys[i]), cfg, "vision", keys[i], "%s",
+                        p->text_alone ? "only the text model of model.path is read; set model.vision = whole to read "
+                                        "its tower although no dataset has images"
+                                      : "the model has no tower; set vision.path to a directory of CLIP or SigLIP, or "
+                                        "model.path to a vision-language model");
     return DT_OK;
 }
 
@@ -405,7 +407,7 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
     dt_err err = p->path && tower_of(root)   ? refuse_tower(p, cfg, type)
                  : dt_model_has_vision(root) ? take_keys(p, cfg, root)
                  : *cfg->vision_path         ? join(p, cfg, root)
-                                             : check_none(cfg);
+                                             : check_none(p, cfg);
     p->has_vision = dt_model_has_vision(root) || *cfg->vision_path;
     if (err == DT_OK && p->has_vision)
         err = take_projector(p, cfg, dt_model_has_vision(root) && !dt_model_is_llava(root));

@@ -5,6 +5,9 @@
  * micro-batch at a time. It writes them to the file that rank 0 created. The ranks vote after each round. After an
  * error on one rank or a signal, all ranks therefore stop together. Completed files are reused by later runs.
  *
+ * Of images that are grids, the cells are stored like images of one size. The key of a cell is that of its image and of
+ * its number, because its features depend on the whole image. A pass of the tower has all cells of an image.
+ *
  * The tower is that of the model in training. It uses the memory of the model's own later passes. */
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
@@ -16,26 +19,30 @@ enum { ROWS_AT_ONCE = 4096 /* of the tower, of a rank, between votes */, HASHED_
 static const int64_t FILE_NBYTES = INT64_C(4) << 30;
 static const double SAY_EVERY_S = 10;
 
-/** An image without features, and the index of an image equal to it. */
+/** An image without features (of a grid: its first cell), its index, and the number of entries before it. */
 typedef struct missing {
     dt_image_hash image;
-    int64_t at;
+    int64_t at, row;
 } missing;
 
 typedef struct making {
     dt_task *t;
     dt_feature_kind kind;
     const char *dir;
-    int64_t n_images; /* of both loaders */
-    dt_image_hash *images;
-    missing *missing; /* sorted by image */
-    int64_t n_missing, n_distinct;
+    int64_t n_images;             /* of both loaders; of grids: cells, which the following arrays have, too */
+    dt_image_hash *images, *keys; /* hashes of pixels, and of what determines the features; the same unless grids */
+    uint32_t *grid;               /* NULL: images of one size */
+    missing *missing;             /* sorted by image */
+    int64_t n_missing, n_distinct, n_rows; /* n_rows: entries of the missing images */
+    int64_t *pass;                         /* [n_passes + 1]: the first missing image of each pass of the tower */
+    int64_t n_passes, longest;             /* longest: entries of a pass */
     /* for the computation of features */
-    int32_t n_at_once; /* images per rank and round */
+    int32_t n_at_once; /* entries per rank and round */
     size_t image_nbytes;
     uint8_t *pixels;     /* [n_at_once] */
-    char *features;      /* [n_at_once] */
-    uint64_t *checksums; /* [images of a file] */
+    uint32_t *grid_now;  /* likewise */
+    char *features;      /* likewise */
+    uint64_t *checksums; /* [entries of a file] */
     size_t nbytes;       /* total of these arrays, in the ledger */
     double said_s;
     int64_t n_made;
@@ -81,6 +88,15 @@ static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
     return DT_OK;
 }
 
+static void hash_grids(const dt_vision_config *v, uint64_t *hash)
+{
+    const int64_t numbers[] = {v->n_frames, v->window, v->table_side, v->n_side, v->n_deepstack};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) add_number(hash, numbers[i]);
+    for (int i = 0; i < v->n_deepstack; i++) add_number(hash, v->deepstack[i]);
+    for (int64_t i = 0; i < v->n_blocks; i++) add_number(hash, dt_model_layer(v->blocks, i).windowed);
+    add_real(hash, v->blocks->rope_theta);
+}
+
 /* Hash weights, shape, byte normalisation and devices. Collective. */
 static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z, uint64_t *hash)
 {
@@ -104,6 +120,7 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) add_number(hash, numbers[i]);
     for (int c = 0; c < 3; c++) add_real(hash, (double)v->scale[c]), add_real(hash, (double)v->shift[c]);
     add_real(hash, b->norm_eps);
+    if (v->grids) hash_grids(v, hash);
     return hash_kernels(t, hash);
 }
 
@@ -209,17 +226,53 @@ static int by_image(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
+/* Read the grids, and determine the keys of cells. Local. */
+static dt_err find_keys(making *k)
+{
+    const int64_t n_train = n_images_of(k->t->train);
+    if (!k->grid) return DT_OK;
+    if (k->t->train) DT_TRY(dt_loader_grids(k->t->train, k->grid));
+    if (k->t->valid) DT_TRY(dt_loader_grids(k->t->valid, k->grid + n_train));
+    for (int64_t i = 0; i < k->n_images;) {
+        const int64_t n = dt_grid_rows(k->grid[i]) * dt_grid_columns(k->grid[i]);
+        uint64_t word[2] = {k->grid[i], ~(uint64_t)k->grid[i]};
+        for (int64_t c = 0; c < n; c++)
+            for (int w = 0; w < 2; w++) word[w] = dt_mix64(word[w] ^ dt_mix64(k->images[i + c].word[w]));
+        for (int64_t c = 0; c < n; c++)
+            for (int w = 0; w < 2; w++) k->keys[i + c].word[w] = dt_mix64(word[w] + (uint64_t)c);
+        i += n;
+    }
+    return DT_OK;
+}
+
+/* Entries of the image at this index. */
+static int64_t cells_of(const making *k, int64_t at)
+{
+    return k->grid ? dt_grid_rows(k->grid[at]) * dt_grid_columns(k->grid[at]) : 1;
+}
+
+/* An image that is larger than a batch is part of no sample. */
+static bool is_missing(const making *k, const dt_features *f, int64_t at)
+{
+    const int64_t n = cells_of(k, at);
+    bool all = true;
+    for (int64_t c = 0; c < n && all; c++) all = dt_features_find(f, &k->keys[at + c]).file >= 0;
+    return !all && n <= k->t->model_opt->max_images;
+}
+
 static void find_missing(making *k, const dt_features *f)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < k->n_images; i++) k->missing[i] = (missing){k->images[i], i};
-    if (k->n_images > 0) qsort(k->missing, (size_t)k->n_images, sizeof *k->missing, by_image);
-    k->n_distinct = 0;
-    for (int64_t i = 0; i < k->n_images; i++) {
-        const missing *m = &k->missing[i];
-        if (i > 0 && dt_image_hash_compare(&m->image, &k->missing[i - 1].image) == 0) continue;
+    int64_t n = 0, n_images = 0;
+    for (int64_t i = 0; i < k->n_images; i += cells_of(k, i)) k->missing[n_images++] = (missing){k->keys[i], i, 0};
+    if (n_images > 0) qsort(k->missing, (size_t)n_images, sizeof *k->missing, by_image);
+    k->n_distinct = k->n_rows = 0;
+    for (int64_t i = 0; i < n_images; i++) {
+        const missing m = k->missing[i];
+        if (i > 0 && dt_image_hash_compare(&m.image, &k->keys[k->missing[i - 1].at]) == 0) continue;
         k->n_distinct++;
-        if (dt_features_find(f, &m->image).file < 0) k->missing[n++] = *m;
+        if (!is_missing(k, f, m.at)) continue;
+        k->missing[n++] = (missing){m.image, m.at, k->n_rows};
+        k->n_rows += cells_of(k, m.at);
     }
     k->n_missing = n;
 }
@@ -245,75 +298,117 @@ static const char *file_of(const making *k, int64_t i)
 }
 
 /* Check that the image still has the cached hash: the list may be older than the file. */
-static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
+static dt_err read_known(const making *k, int64_t at, uint8_t *pixels)
 {
-    DT_TRY(read_image(k, m->at, pixels));
+    DT_TRY(read_image(k, at, pixels));
     const dt_image_hash found = dt_image_hash_of(pixels, k->image_nbytes);
-    DT_CHECK(dt_image_hash_compare(&found, &m->image) == 0, DT_ERR_DATA,
-             "%s: the file was altered: an image differs from the one that the file was created with",
-             file_of(k, m->at));
+    DT_CHECK(dt_image_hash_compare(&found, &k->images[at]) == 0, DT_ERR_DATA,
+             "%s: the file was altered: an image differs from the one that the file was created with", file_of(k, at));
     return DT_OK;
 }
 
-/* Run the tower for one round. All ranks run the same number of passes; n is the number of images of this rank. */
-static dt_err run_tower(making *k, int64_t n)
+/* Entries before a missing image; before the first image of a pass. */
+static int64_t row_of(const making *k, int64_t image)
 {
-    const int32_t most = k->t->model_opt->max_images;
-    for (int64_t i = 0; i < k->n_at_once; i += most) {
-        const int64_t now = dt_max_i64(0, dt_min_i64(most, n - i));
-        DT_TRY(dt_model_features(k->t->model, k->pixels + (size_t)i * k->image_nbytes, (int32_t)now,
+    return image < k->n_missing ? k->missing[image].row : k->n_rows;
+}
+static int64_t row_of_pass(const making *k, int64_t pass) { return row_of(k, k->pass[dt_min_i64(pass, k->n_passes)]); }
+
+/* Visit the entries of passes first .. end-1: their number from the first, and the index of the image or cell. */
+static dt_err visit(making *k, int64_t first, int64_t end, dt_err (*each)(making *k, int64_t i, int64_t at, void *of),
+                    void *of)
+{
+    int64_t row = 0;
+    for (int64_t i = k->pass[first]; i < k->pass[end]; i++)
+        for (int64_t at = k->missing[i].at, n = cells_of(k, at), c = 0; c < n; c++) DT_TRY(each(k, row++, at + c, of));
+    return DT_OK;
+}
+
+static dt_err take_pixels(making *k, int64_t i, int64_t at, void *of)
+{
+    (void)of;
+    k->grid_now[i] = k->grid ? k->grid[at] : 0;
+    return read_known(k, at, k->pixels + (size_t)i * k->image_nbytes);
+}
+
+/* Part of a file that receives features: its entries start at `row`. */
+struct writing {
+    const dt_feature_file *f;
+    int64_t row;
+};
+
+static dt_err write_features(making *k, int64_t i, int64_t at, void *of)
+{
+    const struct writing *w = of;
+    return dt_feature_file_write(w->f, w->row + i, &k->keys[at], k->features + (size_t)i * dt_feature_nbytes(&k->kind),
+                                 &k->checksums[w->row + i]);
+}
+
+/* Run the tower for passes first .. end-1 of this rank. All ranks run the same number of passes, some without images. */
+static dt_err run_tower(making *k, int64_t n_passes, int64_t first, int64_t end)
+{
+    for (int64_t p = first; p < first + n_passes; p++) {
+        const int64_t i = p < end ? row_of_pass(k, p) - row_of_pass(k, first) : 0,
+                      n = p < end ? row_of_pass(k, p + 1) - row_of_pass(k, p) : 0;
+        DT_TRY(dt_model_features(k->t->model, k->pixels + (size_t)i * k->image_nbytes, k->grid_now + i, (int32_t)n,
                                  k->features + (size_t)i * dt_feature_nbytes(&k->kind)));
     }
     return DT_OK;
 }
 
-/* Compute this rank's share of a round: n images starting at `first`. After an error n is 0, but the rank still takes
- * part in collective passes. */
-static dt_err make_some(making *k, const dt_feature_file *f, int64_t base, int64_t first, int64_t n)
+/* Compute this rank's share of a round: passes first .. end-1 of at most n_passes. base: the first pass of the file.
+ * After an error the rank still takes part in collective passes. */
+static dt_err make_some(making *k, const dt_feature_file *f, int64_t base, int64_t n_passes, int64_t first, int64_t end)
 {
+    struct writing w = {f, row_of_pass(k, first) - row_of_pass(k, base)};
     dt_err err = dt_fault("features.make");
-    for (int64_t i = 0; i < n && err == DT_OK; i++)
-        err = read_known(k, &k->missing[base + first + i], k->pixels + (size_t)i * k->image_nbytes);
-    DT_TRY(run_tower(k, err == DT_OK ? n : 0));
-    for (int64_t i = 0; i < n && err == DT_OK; i++)
-        err = dt_feature_file_write(f, first + i, &k->missing[base + first + i].image,
-                                    k->features + (size_t)i * dt_feature_nbytes(&k->kind), &k->checksums[first + i]);
-    return err;
+    if (err == DT_OK) err = visit(k, first, end, take_pixels, NULL);
+    DT_TRY(run_tower(k, n_passes, first, err == DT_OK ? end : first));
+    return err == DT_OK ? visit(k, first, end, write_features, &w) : err;
 }
 
-static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
+static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base, int64_t end)
 {
     dt_comm *comm = k->t->comm;
-    const int64_t round = (int64_t)k->n_at_once * comm->mesh.data.size;
+    const int64_t each = dt_max_i64(
+                      1, dt_min_i64(k->n_at_once / k->longest, dt_ceil_div(end - base, comm->mesh.data.size))),
+                  round = each * comm->mesh.data.size;
     memset(k->checksums, 0, (size_t)f->n * sizeof *k->checksums);
-    for (int64_t at = 0; at < f->n; at += round) {
-        const int64_t first = at + (int64_t)comm->mesh.data.rank * k->n_at_once, left = dt_max_i64(0, f->n - first);
+    for (int64_t at = base; at < end; at += round) {
+        const int64_t first = dt_min_i64(end, at + comm->mesh.data.rank * each);
         dt_phase_enter(k->t->phase, "features", "images");
-        dt_err err = make_some(k, f, base, first, dt_min_i64(left, k->n_at_once));
+        dt_err err = make_some(k, f, base, each, first, dt_min_i64(end, first + each));
         if (err == DT_OK) err = dt_phase_poll(k->t->phase);
         DT_TRY(dt_comm_agree(comm, err));
-        k->n_made += dt_min_i64(round, f->n - at);
+        k->n_made += k->pass[dt_min_i64(end, at + round)] - k->pass[at];
         say(k, "features");
     }
     DT_TRY(dt_comm_agree(comm, dt_feature_file_sync(f))); /* other nodes see the data after the sync */
     return dt_comm_join_host(&comm->mesh.data, k->checksums, (size_t)f->n * sizeof *k->checksums);
 }
 
-static dt_err publish(const making *k, dt_feature_file *f, int64_t base)
+static dt_err list_key(making *k, int64_t i, int64_t at, void *of)
+{
+    ((dt_image_hash *)of)[i] = k->keys[at];
+    return DT_OK;
+}
+
+static dt_err publish(making *k, dt_feature_file *f, int64_t base, int64_t end)
 {
     dt_image_hash *images = malloc((size_t)f->n * sizeof *images);
     DT_CHECK(images, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images", f->n);
-    for (int64_t i = 0; i < f->n; i++) images[i] = k->missing[base + i].image;
-    const dt_err err = dt_feature_file_publish(f, k->dir, images, k->checksums);
+    dt_err err = visit(k, base, end, list_key, images);
+    if (err == DT_OK) err = dt_feature_file_publish(f, k->dir, images, k->checksums);
     free(images);
     return err;
 }
 
-/* Compute features of n images without features, starting at number `base`. */
-static dt_err make_file(making *k, int64_t base, int64_t n)
+/* Compute the features of passes base .. end-1. */
+static dt_err make_file(making *k, int64_t base, int64_t end)
 {
     dt_comm *comm = k->t->comm;
     dt_feature_file f = {.fd = -1};
+    const int64_t n = row_of_pass(k, end) - row_of_pass(k, base);
     dt_err err = dt_comm_first(comm) ? dt_feature_file_create(&f, &k->kind, k->dir, n) : DT_OK;
     char *part = f.part;
     err = dt_comm_agree(comm, err);
@@ -321,15 +416,30 @@ static dt_err make_file(making *k, int64_t base, int64_t n)
     if (err == DT_OK && !dt_comm_first(comm)) err = dt_feature_file_join(&f, &k->kind, part, n);
     if (!dt_comm_first(comm)) free(part);
     if (err != DT_ERR_COMM) err = dt_comm_agree(comm, err);
-    if (err == DT_OK) err = make_rounds(k, &f, base);
-    if (err == DT_OK) err = dt_comm_agree(comm, dt_comm_first(comm) ? publish(k, &f, base) : DT_OK);
+    if (err == DT_OK) err = make_rounds(k, &f, base, end);
+    if (err == DT_OK) err = dt_comm_agree(comm, dt_comm_first(comm) ? publish(k, &f, base, end) : DT_OK);
     dt_feature_file_close(&f);
     return err;
 }
 
-static int64_t images_of_file(const making *k)
+/* Entries of a file, unless one pass has more. */
+static int64_t entries_of_file(const making *k)
 {
-    return dt_min_i64(dt_max_i64(1, FILE_NBYTES / (int64_t)dt_feature_nbytes(&k->kind)), k->n_missing);
+    return dt_min_i64(dt_max_i64(k->longest, FILE_NBYTES / (int64_t)dt_feature_nbytes(&k->kind)), k->n_rows);
+}
+
+/* Divide the missing images into passes of whole images, so that every rank has one. */
+static void plan_passes(making *k)
+{
+    const int64_t most = dt_min_i64(k->t->model_opt->max_images, dt_ceil_div(k->n_rows, k->t->data->size));
+    k->n_passes = k->longest = 0;
+    for (int64_t i = 0; i < k->n_missing;) {
+        const int64_t first = i++;
+        while (i < k->n_missing && row_of(k, i + 1) - row_of(k, first) <= most) i++;
+        k->pass[k->n_passes++] = first;
+        k->longest = dt_max_i64(k->longest, row_of(k, i) - row_of(k, first));
+    }
+    k->pass[k->n_passes] = k->n_missing;
 }
 
 /* Allocate an array of this rank. */
@@ -346,7 +456,12 @@ static void *take(making *k, int64_t n, size_t size)
 /* Allocate the arrays for the computation. Local. */
 static dt_err prepare_to_make(making *k)
 {
-    k->checksums = take(k, images_of_file(k), sizeof *k->checksums);
+    k->pass = take(k, k->n_missing + 1, sizeof *k->pass);
+    k->grid_now = take(k, k->n_at_once, sizeof *k->grid_now);
+    DT_CHECK(k->pass && k->grid_now, DT_ERR_MEMORY, "out of memory for a list of %" PRId64 " images", k->n_missing);
+    plan_passes(k);
+    k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, k->longest * dt_ceil_div(k->n_passes, k->t->data->size));
+    k->checksums = take(k, entries_of_file(k), sizeof *k->checksums);
     k->features = take(k, k->n_at_once, dt_feature_nbytes(&k->kind));
     DT_CHECK(k->checksums && k->features, DT_ERR_MEMORY, "out of memory for the features of %d images", k->n_at_once);
     return DT_OK;
@@ -355,14 +470,15 @@ static dt_err prepare_to_make(making *k)
 static dt_err make_missing(making *k)
 {
     char text[24];
-    const int64_t n = images_of_file(k);
     const double begin_s = k->said_s = dt_now_s();
     DT_INFO("computing features of %" PRId64 " of %" PRId64 " different images, to be cached in %s: %s", k->n_missing,
-            k->n_distinct, k->dir, dt_format_bytes((double)k->n_missing * (double)dt_feature_nbytes(&k->kind), text));
-    k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, dt_ceil_div(k->n_missing, k->t->data->size));
+            k->n_distinct, k->dir, dt_format_bytes((double)k->n_rows * (double)dt_feature_nbytes(&k->kind), text));
     DT_TRY(dt_comm_agree(k->t->comm, prepare_to_make(k)));
-    for (int64_t base = 0; base < k->n_missing; base += n)
-        DT_TRY(make_file(k, base, dt_min_i64(n, k->n_missing - base)));
+    for (int64_t base = 0, end; base < k->n_passes; base = end) {
+        for (end = base + 1; end < k->n_passes; end++)
+            if (row_of_pass(k, end + 1) - row_of_pass(k, base) > entries_of_file(k)) break;
+        DT_TRY(make_file(k, base, end));
+    }
     DT_INFO("features computed in %.1f s", dt_now_s() - begin_s);
     return DT_OK;
 }
@@ -387,11 +503,14 @@ static dt_err open_files(making *k, dt_features **f)
 /* Allocate the lists of images. Local. */
 static dt_err prepare(making *k)
 {
+    const bool grids = k->t->mc->vision->grids;
     k->pixels = take(k, k->n_at_once, k->image_nbytes);
     k->images = take(k, k->n_images, sizeof *k->images);
     k->missing = take(k, k->n_images, sizeof *k->missing);
-    DT_CHECK(k->pixels && k->images && k->missing, DT_ERR_MEMORY, "out of memory for the list of %" PRId64 " images",
-             k->n_images);
+    k->keys = grids ? take(k, k->n_images, sizeof *k->keys) : k->images;
+    if (grids) k->grid = take(k, k->n_images, sizeof *k->grid);
+    DT_CHECK(k->pixels && k->images && k->missing && k->keys && (k->grid || !grids), DT_ERR_MEMORY,
+             "out of memory for the list of %" PRId64 " images", k->n_images);
     return DT_OK;
 }
 
@@ -405,8 +524,8 @@ static dt_err give_all(const making *k)
 {
     dt_feature_slot *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
     DT_CHECK(places, DT_ERR_MEMORY, "out of memory for the offsets of %" PRId64 " images' features", k->n_images);
-    give(k, k->t->train, k->images, places);
-    give(k, k->t->valid, k->images + n_images_of(k->t->train), places);
+    give(k, k->t->train, k->keys, places);
+    give(k, k->t->valid, k->keys + n_images_of(k->t->train), places);
     dt_features_forget(k->t->features);
     free(places);
     return DT_OK;
@@ -418,6 +537,7 @@ static dt_err make_all(making *k)
     dt_features **f = &k->t->features;
     DT_TRY(dt_comm_agree(comm, prepare(k)));
     DT_TRY(hash_images(k));
+    DT_TRY(dt_comm_agree(comm, find_keys(k)));
     DT_TRY(open_files(k, f));
     find_missing(k, *f);
     if (k->t->model_opt->max_images == 0) k->n_missing = k->n_distinct = 0; /* no sample uses an image */
@@ -434,9 +554,13 @@ static dt_err make_all(making *k)
 static void close_making(making *k)
 {
     dt_ledger_sub(k->t->ledger, DT_MEM_DATA, DT_ON_HOST, k->nbytes);
+    if (k->keys != k->images) free(k->keys);
     free(k->pixels);
     free(k->images);
     free(k->missing);
+    free(k->grid);
+    free(k->grid_now);
+    free(k->pass);
     free(k->features);
     free(k->checksums);
 }
@@ -454,7 +578,9 @@ dt_err dt_task_make_features(dt_task *t)
     if (dt_task_feature_nbytes(t) == 0) return DT_OK;
     making k = {.t = t,
                 .dir = t->cfg->vision_feature_cache,
-                .kind = {.dtype = t->model_opt->dtype, .n_rows = v->n_features, .width = v->projector.n_in},
+                .kind = {.dtype = t->model_opt->dtype,
+                         .n_rows = v->n_features,
+                         .width = dt_vision_feature_elems(v) / v->n_features},
                 .n_images = n_images_of(t->train) + n_images_of(t->valid),
                 .n_at_once = images_at_once(t),
                 .image_nbytes = dt_image_nbytes(v->image_size)};

@@ -56,18 +56,35 @@ static dt_err save_tower(dt_run *run)
     return save_module(run, !whole, "vision_tower.post_layernorm");
 }
 
+/* Towers with names of their own: the paths of modules in transformers. PEFT saves no list of blocks as a whole, but
+ * each block. */
+static dt_err save_paths(dt_run *run)
+{
+    char path[DT_PEFT_NAME_MAX];
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            if (dt_stored_section_of(t->name) == DT_STORED_LANGUAGE || !run_trains_part(run, t)) continue;
+            dt_peft_tensor_name(t, path);
+            const bool is_block = run->units[u].role == DT_UNIT_ENCODER;
+            *(is_block ? strchr(strpbrk(path, "0123456789"), '.') : strrchr(path, '.')) = '\0';
+            DT_TRY(save_module(run, true, path));
+        }
+    return DT_OK;
+}
+
 dt_err run_save_parts(dt_run *run)
 {
     const struct run_parts *p = &run->parts;
     if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
     DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
                     "expected llm in the list, because lora.r above 0 trains adapters of the language model");
-    DT_CONFIG_CHECK(!run->mc.vision->grids || (!p->tower && !p->projector), &run->cfg, "vision", "train",
-                    "adapters of this model (%s) can be trained with its tower and projector frozen only; set "
-                    "vision.train = llm",
-                    run->mc.vision->tower->name);
-    if (p->tower) DT_TRY(save_tower(run));
-    DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
+    if (run->mc.vision->grids) {
+        DT_TRY(save_paths(run));
+    } else {
+        if (p->tower) DT_TRY(save_tower(run));
+        DT_TRY(save_module(run, p->projector, "multi_modal_projector"));
+    }
     DT_TRY(save_module(run, p->embed || (p->head && run->mc.tie_word_embeddings), "embed_tokens"));
     return save_module(run, p->head && !run->mc.tie_word_embeddings, "lm_head");
 }
@@ -162,8 +179,6 @@ dt_err run_check_features(dt_run *run)
     if (!*cfg->vision_feature_cache) return DT_OK;
     DT_CONFIG_CHECK(run->mc.vision, cfg, "vision", "feature_cache",
                     "the model has no vision tower; leave this key out");
-    DT_CONFIG_CHECK(!run->mc.vision->grids, cfg, "vision", "feature_cache",
-                    "features of images of different sizes cannot be cached; leave this key out");
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];

@@ -65,6 +65,13 @@ typedef struct dt_fused {
     bool saved; /* exported directories have it, instead of the tensor */
 } dt_fused;
 
+/** Beginnings of names: here, and of the same tensors' modules in transformers. A list ends with {NULL}. */
+typedef struct dt_renaming {
+    const char *here, *there;
+} dt_renaming;
+/** The name there, by the first entry that applies; r may be NULL: the same name. */
+void dt_rename(const dt_renaming *r, const char *name, char *out, size_t size);
+
 /** A named tensor in one part of a unit. Names and shapes are Hugging Face's. */
 typedef struct dt_tensor {
     char name[DT_NAME_MAX]; /* the key in checkpoints */
@@ -101,6 +108,7 @@ typedef struct dt_tensor {
      * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */
     int64_t split_first, split_whole;
     dt_fused fused;
+    const dt_renaming *renamings; /* of its name; NULL: none */
 } dt_tensor;
 /** The tensor that files may store instead, with its name, n_dims and shape; other fields as in t. t->fused.name is not
  *  NULL. */

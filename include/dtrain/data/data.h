@@ -115,6 +115,8 @@ typedef struct dt_images_of_file {
 bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
 /** Read image i of all files. pixels: out [S, S, 3]. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
+/** Grids of all cells, of images that are grids (dt_batch_images). grid: out [dt_loader_n_images]. DT_ERR_DATA. */
+dt_err dt_loader_grids(const dt_loader *l, uint32_t *grid);
 /** Set the files of images' features, and the location of each image's features in them (feature_nbytes). Called before
  *  the first batch, or when no batch is in use. f: borrowed until the next call; slots: in [dt_loader_n_images],
  *  copied. */

@@ -509,8 +509,9 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t);
  *  If the model is reproducible and its tower frozen, the features of an image do not depend on the other images.
  *
  *  pixels    in  [n, S, S, 3], host; 0 <= n <= max_images
- *  features  out  [n, n_features, projector.n_in] of the activations' type, host */
-dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features);
+ *  grid      in  [n] of images that are grids of cells (dt_batch_images); all cells of an image. Else unused
+ *  features  out  [n, dt_vision_feature_elems] of the activations' type, host */
+dt_err dt_model_features(dt_model *m, const uint8_t *pixels, const uint32_t *grid, int32_t n, void *features);
 
 /** Clear a cache slot; -1: all slots. Local. */
 void dt_model_cache_clear(dt_model *m, int32_t slot);

@@ -9,9 +9,7 @@
 struct dt_model_config;
 
 /** Names of tensors: the beginning of dtrain's name, and of that in exported files. */
-typedef struct dt_tower_name {
-    const char *here, *there;
-} dt_tower_name;
+typedef dt_renaming dt_tower_name;
 
 /** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). A tower of LLaVA is used
  *  with any of its language models. Another one has its own (`text`), and its images are grids of cells. */
@@ -100,10 +98,16 @@ typedef struct dt_vision_config {
     dt_projector_config projector, deep_projector; /* deep_projector: each of deepstack */
 } dt_vision_config;
 
-/** Bytes of an image's features: [n_features, projector.n_in], row-major, of the activations' type. */
+/** Elements of an image's features: [n_features, projector.n_in], row-major, then likewise for each projector of
+ *  deepstack. */
+static inline int64_t dt_vision_feature_elems(const dt_vision_config *v)
+{
+    return v->n_features * v->projector.n_in * (1 + v->n_deepstack);
+}
+/** Their bytes, of the activations' type. */
 static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtype dtype)
 {
-    return (size_t)(v->n_features * v->projector.n_in) * dt_dtype_size(dtype);
+    return (size_t)dt_vision_feature_elems(v) * dt_dtype_size(dtype);
 }
 
 /** Patches along a side of the square that becomes a row of the projector's input. */

@@ -177,13 +177,7 @@ const dt_tower *dt_tower_find(const char *model_type)
 
 void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size)
 {
-    for (const dt_tower_name *k = tower ? tower->names : NULL; k && k->here; k++) {
-        const size_t n = strlen(k->here);
-        if (strncmp(name, k->here, n) != 0) continue;
-        snprintf(out, size, "%s%s", k->there, name + n);
-        return;
-    }
-    snprintf(out, size, "%s", name);
+    dt_rename(tower ? tower->names : NULL, name, out, size);
 }
 
 const dt_tower *dt_tower_of_model(const char *model_type)

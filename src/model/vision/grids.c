@@ -53,21 +53,21 @@ static void add_image(struct grids *g, const dt_vision_config *v, int32_t first,
     g->n++;
 }
 
-dt_err dt_grids_read(const dt_model *m, const dt_batch_images *i)
+dt_err dt_grids_read(const dt_model *m, const uint32_t *grid)
 {
     struct vision *v = m->vision;
     struct grids *g = &v->grids;
     g->n = g->n_windows = 0;
     if (!v->config->grids) return DT_OK;
     for (int32_t k = 0; k < v->n_images;) {
-        const int64_t rows = dt_grid_rows(i->grid[k]), columns = dt_grid_columns(i->grid[k]), n = rows * columns;
+        const int64_t rows = dt_grid_rows(grid[k]), columns = dt_grid_columns(grid[k]), n = rows * columns;
         bool whole = n > 0 && n <= v->n_images - k;
-        for (int64_t c = 1; whole && c < n; c++) whole = i->grid[k + c] == 0;
+        for (int64_t c = 1; whole && c < n; c++) whole = grid[k + c] == 0;
         DT_CHECK(whole, DT_ERR_DATA,
                  "an image of %" PRId64 " x %" PRId64 " cells begins at cell %" PRId32 " of a batch with %" PRId32
                  ": expected all of its cells in the batch",
                  rows, columns, k, v->n_images);
-        add_image(g, v->config, k, i->grid[k]);
+        add_image(g, v->config, k, grid[k]);
         k += (int32_t)n;
     }
     return DT_OK;
@@ -80,11 +80,10 @@ void dt_grids_list_rows(const struct vision *v, int32_t *row)
         for (int64_t r = 0; r < n; r++) *row++ = (int32_t)(v->grids.place[c] * n + r);
 }
 
-void dt_grids_copy_cells(const struct vision *v, const dt_batch_images *i, char *to)
+void dt_grids_copy_cells(const struct vision *v, const uint8_t *cells, size_t cell_nbytes, char *to)
 {
     for (int32_t at = 0; at < v->n_images; at++)
-        memcpy(to + (size_t)at * i->image_nbytes, i->pixels + (size_t)v->grids.cell[at] * i->image_nbytes,
-               i->image_nbytes);
+        memcpy(to + (size_t)at * cell_nbytes, cells + (size_t)v->grids.cell[at] * cell_nbytes, cell_nbytes);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------------------- */

@@ -83,13 +83,13 @@ static void place_pre_norm(const dt_model *m, struct projector *j, struct arena 
 
 void dt_projector_place(const dt_model *m, struct projector *j, struct arena *device, struct arena *staging)
 {
-    const bool given = m->opt.features_given && is_main(m, j);
+    const bool given = m->opt.features_given;
     const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in;
     place_out(m, j, device);
     for (int i = 0; i < j->config->n_layers - 1; i++) place_hidden(m, j, device, i);
     if (is_main(m, j)) j->keys = dt_take_span(staging, device, drops(m) ? (size_t)R * sizeof(uint64_t) : 0);
-    if (is_main(m, j)) m->vision->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
-    j->x = given ? m->vision->features.device : dt_take(device, R, n_in, m->elem);
+    j->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
+    j->x = given ? j->features.device : dt_take(device, R, n_in, m->elem);
     j->dx = dt_take(device, m->vision->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
     place_pre_norm(m, j, device);
 }

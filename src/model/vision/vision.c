@@ -144,40 +144,61 @@ static dt_err check_images(const dt_model *m, const dt_batch_images *i)
     return DT_OK;
 }
 
-/* Queue the copy of images, or of their features, to the device. */
-static dt_err stage_images(const dt_model *m, const struct span *to, const uint8_t *images, size_t nbytes)
+/* Bytes of an image's features for one projector. */
+static size_t share_nbytes(const dt_model *m)
 {
-    if (nbytes == 0) return DT_OK;
-    memcpy(to->host, images, nbytes);
-    return dt_span_ahead(m, to, nbytes);
+    return (size_t)(m->vision->config->n_features * m->vision->projector.config->n_in) * m->elem;
 }
 
-/* The same for cells, and the list of their feature rows. */
-static dt_err stage_cells(const dt_model *m, const struct span *to, const dt_batch_images *i)
+/* Copy the features of images between their order in files, image by image, and the staging of each projector. */
+static void copy_features(const dt_model *m, uint8_t *images, bool stage)
 {
     const struct vision *v = m->vision;
-    const struct span *rows = &v->tower.rows;
-    if (v->n_images == 0) return DT_OK;
-    dt_grids_copy_cells(v, i, to->host);
+    const size_t share = share_nbytes(m);
+    for (int32_t i = 0; i < v->n_images; i++)
+        for (int k = -1; k < v->config->n_deepstack; k++, images += share) {
+            char *own = (k < 0 ? &v->projector : &v->deep[k])->features.host + (size_t)i * share;
+            memcpy(stage ? (void *)own : images, stage ? (void *)images : own, share);
+        }
+}
+
+static dt_err stage_features(const dt_model *m, uint8_t *images)
+{
+    const struct vision *v = m->vision;
+    const size_t nbytes = (size_t)v->n_images * share_nbytes(m);
+    copy_features(m, images, true);
+    for (int k = -1; k < v->config->n_deepstack; k++)
+        DT_TRY(dt_span_ahead(m, &(k < 0 ? &v->projector : &v->deep[k])->features, nbytes));
+    return DT_OK;
+}
+
+/* Queue the copy of images to the device; of cells, in the order of the tower, with the list of their feature rows. */
+static dt_err stage_images(const dt_model *m, const uint8_t *pixels, size_t image_nbytes)
+{
+    const struct vision *v = m->vision;
+    const struct span *to = &v->tower.model->patches.pixels, *rows = &v->tower.rows;
+    const size_t nbytes = (size_t)v->n_images * image_nbytes;
+    if (!v->config->grids) {
+        memcpy(to->host, pixels, nbytes);
+        return dt_span_ahead(m, to, nbytes);
+    }
+    dt_grids_copy_cells(v, pixels, image_nbytes, to->host);
     dt_grids_list_rows(v, (int32_t *)(void *)rows->host);
     DT_TRY(dt_span_ahead(m, rows, (size_t)(v->n_images * v->config->n_rows) * sizeof(int32_t)));
-    return dt_span_ahead(m, to, (size_t)v->n_images * i->image_nbytes);
+    return dt_span_ahead(m, to, nbytes);
 }
 
 dt_err dt_vision_stage(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     struct vision *v = m->vision;
     const dt_batch_images *i = dt_images_of(b);
-    const struct span *to = m->opt.features_given ? &v->features : &v->tower.model->patches.pixels;
     v->n_images = i && b->n_tok > 0 ? i->n : 0;
     DT_TRY(check_images(m, i));
-    DT_TRY(dt_grids_read(m, i));
+    DT_TRY(dt_grids_read(m, i ? i->grid : NULL));
     DT_TRY(dt_placeholders_find(m, b));
     DT_TRY(dt_grids_stage_text(m, b, slot));
-    if (v->config->grids)
-        DT_TRY(stage_cells(m, to, i));
-    else if (v->n_images > 0)
-        DT_TRY(stage_images(m, to, i->pixels, (size_t)v->n_images * i->image_nbytes));
+    if (v->n_images > 0)
+        DT_TRY(m->opt.features_given ? stage_features(m, i->pixels) : stage_images(m, i->pixels, i->image_nbytes));
     return dt_projector_stage(m, b);
 }
 
@@ -237,20 +258,26 @@ dt_err dt_vision_backward(dt_model *m)
 
 /* ---- features only ----------------------------------------------------------------------------------------------- */
 
-dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features)
+dt_err dt_model_features(dt_model *m, const uint8_t *pixels, const uint32_t *grid, int32_t n, void *features)
 {
     struct vision *v = m->vision;
-    DT_EXPECT(v && !v->config->grids);
+    DT_EXPECT(v && (v->config->n_deepstack == 0 || m->opt.features_given));
     DT_EXPECT(n >= 0 && n <= m->opt.max_images);
-    const struct tower_input *k = &v->tower.model->patches;
     m->train = m->have_hidden = m->have_dx = false;
     v->n_images = n;
     DT_TRY(dt_span_wait(m, &m->tokens_span));
-    DT_TRY(stage_images(m, &k->pixels, pixels, (size_t)n * k->image_nbytes));
+    DT_TRY(dt_grids_read(m, grid));
+    if (n > 0) DT_TRY(stage_images(m, pixels, v->tower.model->patches.image_nbytes));
     DT_TRY(dt_tower_forward(m, NULL));
     *m->in_use = NULL; /* the tower has overwritten the model's activations */
     if (n == 0) return DT_OK;
-    DT_TRY(m->ops->copy(m->dev, features, v->projector.x, (size_t)n * dt_vision_feature_nbytes(v->config, m->opt.dtype),
-                        m->stream));
-    return m->ops->stream_sync(m->dev, m->stream);
+    const bool plain = v->config->n_deepstack == 0; /* otherwise by way of the staging of precomputed features */
+    for (int k = -1; k < v->config->n_deepstack; k++) {
+        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+        DT_TRY(m->ops->copy(m->dev, plain ? features : (void *)j->features.host, j->x, (size_t)n * share_nbytes(m),
+                            m->stream));
+    }
+    DT_TRY(m->ops->stream_sync(m->dev, m->stream));
+    if (!plain) copy_features(m, features, false);
+    return DT_OK;
 }

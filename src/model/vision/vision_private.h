@@ -65,6 +65,7 @@ struct projector {
     struct norm pre; /* optional */
     struct linear layer[DT_MAX_PROJECTOR_LAYERS];
     struct norm norm[HIDDEN];
+    struct span features; /* precomputed; x is its device side */
     /* device */
     void *x, *dx;               /* [max R, n_in]: input, and its gradient */
     void *normed;               /* [R, n_in]: after pre; backward overwrites it with its gradient */
@@ -97,8 +98,7 @@ struct vision {
     struct grids grids;
     int32_t n_images; /* of the batch; of grids: cells */
     dt_buf device, staging;
-    struct span features; /* precomputed features; the projector's x is their device side */
-    void *shown;          /* device [max S, D]: placeholder rows while rows of deepstack are added */
+    void *shown; /* device [max S, D]: placeholder rows while rows of deepstack are added */
 };
 
 /** The components in order of execution. Each is described from the units (m->vision exists and is empty) and laid out
@@ -147,12 +147,12 @@ dt_err dt_placeholders_add(const dt_model *m, const struct projector *j, void *x
 dt_err dt_placeholders_collect(const dt_model *m, const struct projector *j);
 
 void dt_grids_place(const dt_model *m, struct arena *host);
-/** Read the grids of the batch's images. DT_ERR_DATA. No operation for images of one size. */
-dt_err dt_grids_read(const dt_model *m, const dt_batch_images *i);
+/** Read the grids of the images. grid: as in dt_batch_images. DT_ERR_DATA. No operation for images of one size. */
+dt_err dt_grids_read(const dt_model *m, const uint32_t *grid);
 /** The feature rows of each cell in the tower's order: [n_images, n_rows]. */
 void dt_grids_list_rows(const struct vision *v, int32_t *row);
 /** Copy the cells in the order of the tower. */
-void dt_grids_copy_cells(const struct vision *v, const dt_batch_images *i, char *to);
+void dt_grids_copy_cells(const struct vision *v, const uint8_t *cells, size_t cell_nbytes, char *to);
 /** Set the positions of the batch, whose placeholders are known: rows of the rotary table. DT_ERR_DATA. */
 dt_err dt_grids_stage_text(dt_model *m, const dt_batch *b, const int32_t *slot);
 /** Stage positions and windows of a tower's batch. */
