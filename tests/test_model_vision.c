@@ -94,9 +94,9 @@ static char *features_of(struct fixture *f, int n, int at_once, bool reproducibl
                      DT_OK);
     for (int i = 0; i < n; i += at_once) {
         const int k = n - i < at_once ? n - i : at_once;
-        assert_int_equal(
-            dt_model_features(m, f->shown->pixels + (size_t)i * f->shown->image_nbytes, NULL, k, out + (size_t)i * each),
-            DT_OK);
+        assert_int_equal(dt_model_features(m, f->shown->pixels + (size_t)i * f->shown->image_nbytes, NULL, k,
+                                           out + (size_t)i * each),
+                         DT_OK);
     }
     assert_int_equal(dt_model_features(m, NULL, NULL, 0, NULL), DT_OK); /* a rank that has no image */
     dt_model_close(m);

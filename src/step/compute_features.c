@@ -344,7 +344,7 @@ static dt_err write_features(making *k, int64_t i, int64_t at, void *of)
                                  &k->checksums[w->row + i]);
 }
 
-/* Run the tower for passes first .. end-1 of this rank. All ranks run the same number of passes, some without images. */
+/* Run the tower for passes first .. end-1 of this rank. All ranks run as many passes, some without images. */
 static dt_err run_tower(making *k, int64_t n_passes, int64_t first, int64_t end)
 {
     for (int64_t p = first; p < first + n_passes; p++) {
