@@ -27,6 +27,11 @@ SIGLIP_TOWER = dict(model_type="siglip_vision_model", hidden_size=24, intermedia
                     patch_size=4)
 
 
+INTERN_TOWER = dict(model_type="internvl_vision", hidden_size=16, intermediate_size=36, num_hidden_layers=2, num_attention_heads=2, image_size=[25, 25],
+                    patch_size=[4, 4])
+INTERNVL = dict(model_type="internvl", image_token_id=60, tie_word_embeddings=False)
+
+
 def llava(text_type, tower, **more):
     return dict(dict(model_type="llava", text_config=dict(TEXT, model_type=text_type), vision_config=tower, image_token_index=60), **more)
 
@@ -57,6 +62,11 @@ CASES = {
                    text_config=dict({k: v for k, v in TEXT.items() if k != "tie_word_embeddings"}, model_type="gemma3_text", rms_norm_eps=1.0,
                                     num_hidden_layers=3, query_pre_attn_scalar=100, sliding_window=5, sliding_window_pattern=2,
                                     rope_theta=1000000.0, rope_local_base_freq=500.0, pad_token_id=0)),
+    # InternVL: layer scale, a norm and pixel shuffle in the projector; the tower of the small models and that of the large one
+    "internvl": dict(INTERNVL, vision_config=dict(INTERN_TOWER, attention_bias=True, layer_norm_eps=1e-2), text_config=dict(TEXT, model_type="qwen2")),
+    "internvl_rms": dict(INTERNVL, downsample_ratio=1.0, vision_feature_layer=1, projector_hidden_act="gelu_pytorch_tanh",
+                         vision_config=dict(INTERN_TOWER, norm_type="rms_norm", use_qk_norm=True, image_size=[12, 12]),
+                         text_config=dict(TEXT, model_type="qwen3")),
 }
 
 
@@ -130,6 +140,8 @@ def features(model, config, pixel_values):
     out = model.vision_tower(pixel_values, output_hidden_states=True)
     if config["model_type"] == "gemma3":
         return out.last_hidden_state
+    if config["model_type"] == "internvl":
+        return (out.last_hidden_state if config.get("vision_feature_layer", -1) == -1 else out.hidden_states[config["vision_feature_layer"]])[:, 1:]
     x = out.last_hidden_state if config.get("vision_feature_norm") else out.hidden_states[config.get("vision_feature_layer", -2)]
     return x[:, 1:] if config.get("vision_feature_select_strategy", "default") == "default" else x
 
@@ -148,6 +160,8 @@ def build(config):
     if config["model_type"] == "gemma3":
         model = transformers.Gemma3ForConditionalGeneration._from_config(transformers.Gemma3Config(**config), attn_implementation="eager")
         return filled(model)
+    if config["model_type"] == "internvl":
+        return filled(transformers.InternVLForConditionalGeneration._from_config(transformers.InternVLConfig(**config), attn_implementation="eager"))
     own = {k: v for k, v in config.items() if (not k.startswith("projector_") or k == "projector_hidden_act") and k not in ours}
     model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
     if "projector_type" in config:
@@ -164,8 +178,23 @@ def filled(model):
     return model.train()
 
 
+def image_size(config):
+    size = config["vision_config"]["image_size"]
+    return size[0] if isinstance(size, list) else size
+
+
+def side_of(config):
+    return image_size(config) // config["vision_config"]["patch_size"][0]
+
+
+def shuffle_of(config):
+    return round(1 / config.get("downsample_ratio", 0.5))
+
+
 def n_features(config):
     v = config["vision_config"]
+    if config["model_type"] == "internvl":
+        return (side_of(config) // shuffle_of(config))**2
     side = v["image_size"] // v["patch_size"]
     if config["model_type"] == "gemma3":
         return config["mm_tokens_per_image"]
@@ -181,10 +210,10 @@ def n_tokens(config):
 def pixels(config, image):
     """Bytes [S, S, 3] of an image, and what a processor makes of them."""
     v = config["vision_config"]
-    S = v["image_size"]
+    S = image_size(config)
     with np.errstate(over="ignore"):
         bytes_ = (mix64(np.uint64(7919 * (image + 1)) + np.arange(S * S * 3, dtype=np.uint64)) >> np.uint64(20)).astype(np.uint8)
-    clip = v["model_type"] == "clip_vision_model"
+    clip = v["model_type"] in ("clip_vision_model", "internvl_vision")
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073] if clip else [0.5] * 3)
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711] if clip else [0.5] * 3)
     x = torch.tensor(bytes_.reshape(S, S, 3)).float() * (1 / 255)
@@ -194,7 +223,7 @@ def pixels(config, image):
 def batch(case, k):
     """Sequences of (ids, targets, images); an image's placeholders begin at position 1, the next image's one token after them."""
     config, N, image, out = case["config"], n_tokens(case["config"]), 0, []
-    token = config["image_token_index"]
+    token = config.get("image_token_index", config.get("image_token_id"))
     for s, (n, n_images) in enumerate(zip(case["lens"], case["images"])):
         with np.errstate(over="ignore"):
             ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(token)
@@ -236,6 +265,14 @@ def train(case, dtype):
 
 def tower_features(model, config, image):
     return features(model.model, config, pixels(config, image)[None].to(next(model.parameters()).dtype))
+
+
+def shuffled(model, x):
+    """What InternVL's projector gets."""
+    if not hasattr(model.model, "pixel_shuffle"):
+        return x
+    side = int(x.shape[1]**0.5)
+    return model.model.pixel_shuffle(x.reshape(len(x), side, side, -1), model.config.downsample_ratio).flatten(1, 2)
 
 
 def averaged(model, x):
@@ -281,7 +318,7 @@ def make(name, config):
     case["n_tokens"] = N
     case["tower_features"] = [[[digits(v) for v in row] for row in averaged(model, tower_features(model, config, k))[0].detach().tolist()]
                               for k in range(2)]
-    projected = model.model.multi_modal_projector(tower_features(model, config, 0))[0]
+    projected = model.model.multi_modal_projector(shuffled(model, tower_features(model, config, 0)))[0]
     projected = projected.mean(dim=0, keepdim=True) if config_pools(config) else projected
     case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
     case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]

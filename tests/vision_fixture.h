@@ -6,9 +6,9 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_IMAGES = 4 };
-static const char *const CASES[] = {"clip_llama", "clip_full",   "siglip_qwen2",  "linear",
-                                    "mlp",        "deep_mlp",    "pixel_shuffle", "normed",
-                                    "pooled",     "pooled_clip", "siglip_72",     "gemma3"};
+static const char *const CASES[] = {"clip_llama", "clip_full",     "siglip_qwen2", "linear",      "mlp",
+                                    "deep_mlp",   "pixel_shuffle", "normed",       "pooled",      "pooled_clip",
+                                    "siglip_72",  "gemma3",        "internvl",     "internvl_rms"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 struct fixture {

@@ -92,7 +92,7 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
 /* Rows of a block's table, from the MLP on. */
 #define CORRECTED                                                                                                      \
     {                                                                                                                  \
-        SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE                             \
+        SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE | BARE                      \
     }
 #define MIXTURE                                                                                                        \
     {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},                                                \

@@ -10,7 +10,7 @@ static const struct module BLOCK[MAX_MODULES] = {
     {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
     {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
     {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_SINKS, "self_attn.sinks", SIZE_HEADS, NO_SIZE, 0, 0, 0},
+    {SLOT_SINKS, "self_attn.sinks", SIZE_HEADS, NO_SIZE, 0, 0, BARE},
     {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
     {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
     {SLOT_ROUTER, "mlp.router", SIZE_E, SIZE_C, UNCONDITIONAL, 0, SPARSE},
