@@ -17,7 +17,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, weight
+from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
 
 STEPS = 10
 TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
@@ -67,6 +67,10 @@ CASES = {
     "internvl_rms": dict(INTERNVL, downsample_ratio=1.0, vision_feature_layer=1, projector_hidden_act="gelu_pytorch_tanh",
                          vision_config=dict(INTERN_TOWER, norm_type="rms_norm", use_qk_norm=True, image_size=[12, 12]),
                          text_config=dict(TEXT, model_type="qwen3")),
+    "internvl_moe": dict(INTERNVL, vision_config=INTERN_TOWER, text_config=dict(TEXT, model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
+                                                                                moe_intermediate_size=12, norm_topk_prob=True)),
+    "internvl_gpt_oss": dict(INTERNVL, vision_config=INTERN_TOWER,
+                             text_config=dict(TEXT, model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=8)),
 }
 
 
@@ -161,7 +165,9 @@ def build(config):
         model = transformers.Gemma3ForConditionalGeneration._from_config(transformers.Gemma3Config(**config), attn_implementation="eager")
         return filled(model)
     if config["model_type"] == "internvl":
-        return filled(transformers.InternVLForConditionalGeneration._from_config(transformers.InternVLConfig(**config), attn_implementation="eager"))
+        experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config["text_config"] else {}
+        return filled(transformers.InternVLForConditionalGeneration._from_config(transformers.InternVLConfig(**config), attn_implementation="eager",
+                                                                                 **experts))
     own = {k: v for k, v in config.items() if (not k.startswith("projector_") or k == "projector_hidden_act") and k not in ours}
     model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
     if "projector_type" in config:
@@ -174,7 +180,8 @@ def build(config):
 def filled(model):
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(weight(saved_name(name), tuple(p.shape)))
+            for part, q in stored(saved_name(name), p, model.config.text_config.to_dict()):
+                q.copy_(weight(part, tuple(q.shape)))
     return model.train()
 
 
@@ -289,9 +296,10 @@ def gradients(case, model):
     for n, p in model.named_parameters():
         if p.grad is None:
             continue
-        n, g = saved_name(n), p.grad.double().numpy().ravel()
-        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
-        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+        for part, g in stored(saved_name(n), p.grad, case["config"]["text_config"]):
+            g = g.double().numpy().ravel()
+            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
+            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
 
 
 def make_sized(name, config):
