@@ -4,7 +4,8 @@ test_model_grids.c.
     python tests/make_grid_run_fixtures.py tests/data/vision
 
 needs torch, transformers and Pillow; nothing else in the tree does. grids/MODEL is a directory with a tokenizer of bytes. grids/cells.json: the
-grid and the bytes (FNV-1a) of images. grids/chats.jsonl: records. grids/expected.json: of each model the losses of AdamW on all records at once,
+grid and the bytes (FNV-1a) of images. grids/chats.jsonl: records; grids/tiled_chats.jsonl: records with
+ids, of InternVL. grids/expected.json: of each model the losses of AdamW on all records at once,
 and answers to prompts, greedily and by beams.
 """
 import json
@@ -157,6 +158,27 @@ class Inputs:
         self.ids = ids
 
 
+# messages, images, and the messages as the processor takes them, if those are others
+TILED_CHATS = [
+    ([("user", "<image>\nWhat is it?"), ("assistant", "red")], ["rgb.jpg"], None),
+    ([("system", "See."), ("user", "No mark"), ("assistant", "a")], ["rgb.jpg", "frames.png"],
+     [("system", "See."), ("user", [dict(type="image"), dict(type="image"), dict(type="text", text="No mark")]), ("assistant", "a")]),
+    ([("user", "say <image> or <image>?"), ("assistant", "no"), ("user", "Why <img>?"), ("assistant", "so")], ["depth8_type2.png", "P6_255.ppm"], None),
+    ([("user", "hello"), ("assistant", "yes")], [], None),
+    ([("user", [dict(type="text", text="see "), dict(type="image"), dict(type="text", text="this")]), ("assistant", "ok")], ["frames.png"], None)]
+
+
+def tiled_chats(tok):
+    """Records, and the ids that InternVL's processor makes of them."""
+    whole, out = TextAndImages(image_processor=tiled_processor(TILED_PROCESSOR), tokenizer=tok, image_seq_length=4), []
+    for turns, files, taken in TILED_CHATS:
+        said = [dict(role=r, content=c.replace("<image>", "<IMG_CONTEXT>") if isinstance(c, str) else c) for r, c in taken or turns]
+        images = [Image.open(FILES + f).convert("RGB") for f in files]
+        ids = whole(text=[tok.apply_chat_template(said, tokenize=False)], images=images or None)["input_ids"][0]
+        out.append(dict(messages=[dict(role=r, content=c) for r, c in turns], **(dict(images=files) if files else {}), ids=list(map(int, ids))))
+    return out
+
+
 def losses(model, tok):
     data, start = [], tok.convert_tokens_to_ids("<|im_start|>")
     for r in records():
@@ -224,6 +246,9 @@ def main():
             f.write("\n")
     with open(os.path.join(out, "chats.jsonl"), "w") as f:
         for r in records():
+            print(json.dumps(r), file=f)
+    with open(os.path.join(out, "tiled_chats.jsonl"), "w") as f:
+        for r in tiled_chats(tokenizer("internvl")):
             print(json.dumps(r), file=f)
 
 
