@@ -66,9 +66,9 @@ static dt_err native_size(const dt_preprocessor *p, const char *name, const dt_i
     return DT_OK;
 }
 
-/* get_optimal_tiled_canvas of transformers: the grid whose aspect ratio differs least from that of the image. Of equally
- * similar ones, which it visits by their number of tiles, then by columns, the last one that the image fills to more
- * than half. */
+/* get_optimal_tiled_canvas of transformers: the grid whose aspect ratio differs least from that of the image. Grids of
+ * the same difference are visited by their number of tiles, then by columns. A later one replaces the earlier one if
+ * the image fills more than half of it. */
 static void tiled_size(const dt_preprocessor *p, const dt_image *image, int64_t *height, int64_t *width)
 {
     const double ratio = (double)image->width / image->height, area = (double)image->width * image->height;

@@ -348,8 +348,7 @@ static void say_size(const dt_preprocessor *p, char *text, size_t size)
     static const char *const filters[] = {"nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming"};
     const char *how = filters[p->resample];
     if (p->max_tiles)
-        snprintf(text, size, "%d to %d tiles of %d x %d pixels, %s", (int)p->min_tiles, (int)p->max_tiles, p->cell,
-                 p->cell, how);
+        snprintf(text, size, "tiles of %d x %d pixels, %s", p->cell, p->cell, how);
     else if (p->cell)
         snprintf(text, size, "cells of %d x %d patches of %d pixels, %s", p->merge, p->merge, p->patch, how);
     else if (p->shortest_edge)
