@@ -90,6 +90,10 @@ SIZES = {
     "siglip_b16_224": sized("siglip", 224, 16, 16, 2),  # 196
     "siglip_so400m_384": sized("siglip", 384, 14, 72, 1),  # 27 x 27 = 729 and 6 pixels left over
     "siglip_b16_512": sized("siglip", 512, 16, 16, 2),  # 1024
+    # 1024, and the class; features are not concatenated
+    "internvl_448": dict(INTERNVL, downsample_ratio=1.0, text_config=dict(TEXT, model_type="qwen2", max_position_embeddings=1100),
+                         vision_config=dict(INTERN_TOWER, hidden_size=64, intermediate_size=20, num_attention_heads=1, num_hidden_layers=1,
+                                            image_size=448, patch_size=14, attention_bias=True)),
 }
 
 
@@ -191,7 +195,8 @@ def image_size(config):
 
 
 def side_of(config):
-    return image_size(config) // config["vision_config"]["patch_size"][0]
+    patch = config["vision_config"]["patch_size"]
+    return image_size(config) // (patch[0] if isinstance(patch, list) else patch)
 
 
 def shuffle_of(config):
@@ -308,7 +313,7 @@ def make_sized(name, config):
     model = build(config).double()
     loss, _ = loss_of(model, batch(case, 0))
     loss.backward()
-    side = config["vision_config"]["image_size"] // config["vision_config"]["patch_size"]
+    side = side_of(config)
     rows = tower_features(model, config, 0)[0].detach().numpy()
     case["rows"] = {str(r): [digits(v) for v in rows[r]] for r in (0, side, N - 1)}
     case["products"] = [digits(v) for v in rows @ numbers("row", rows.shape[1])]

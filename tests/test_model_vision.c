@@ -9,8 +9,8 @@
 static const struct {
     const char *name;
     int64_t n_features;
-} SIZES[] = {{"clip_b16_224", 196},   {"clip_l14_224", 256},      {"clip_l14_336", 577},
-             {"siglip_b16_224", 196}, {"siglip_so400m_384", 729}, {"siglip_b16_512", 1024}};
+} SIZES[] = {{"clip_b16_224", 196},      {"clip_l14_224", 256},    {"clip_l14_336", 577}, {"siglip_b16_224", 196},
+             {"siglip_so400m_384", 729}, {"siglip_b16_512", 1024}, {"internvl_448", 1024}};
 enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
 
 static void check_logits(struct fixture *f, const char *name)

@@ -85,8 +85,8 @@ const char *dt_preprocessor_differs(const dt_preprocessor *a, const dt_preproces
 void dt_preprocessor_free(dt_preprocessor *p);
 
 enum { DT_IMAGE_MAX_CELLS = 0xffff };
-/** The cells of an image: rows and columns of the grid that dt_image_prepare makes of it; 1 x 1 without cells. Tiles are
- *  one column.
+/** The cells of an image: rows and columns of the grid that dt_image_prepare makes of it; 1 x 1 without cells. Tiles
+ *  are one column.
  *  DT_ERR_DATA: a side is more than 200 times the other, or more cells than DT_IMAGE_MAX_CELLS. */
 dt_err dt_image_grid(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *rows,
                      int64_t *columns);

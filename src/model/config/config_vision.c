@@ -555,7 +555,7 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     return read_image_token(root, mc, &v->image_token);
 }
 
-/* ---- a tower with any language model of LLaVA, and tiles ---------------------------------------------------------- */
+/* ---- a tower with any language model of LLaVA, and tiles --------------------------------------------------------- */
 
 /* A side in pixels: an integer, or a list of two equal ones. */
 static dt_err read_square(const dt_spec *s, const char *key, int64_t *side)
