@@ -347,7 +347,7 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
     if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
     DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
     const dt_tower *joined = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
-    const json_int_t usual = (joined ? joined : dt_tower_at(0))->image_token;
+    const json_int_t usual = (joined ? joined : dt_tower_at(0))->tokens[0];
     return (has ? json_integer_value(has) : usual) == id ? DT_OK : differs(cfg, p, "image_token", has);
 }
 

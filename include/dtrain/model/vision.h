@@ -24,10 +24,10 @@ typedef struct dt_tower {
     int64_t patch_size;
     double norm_eps;
     int act;
-    int32_t image_token; /* missing image_token_id */
-    bool crops;          /* its image processor crops */
-    bool class_row;      /* a class token precedes the patches */
-    bool pools;          /* its files have a pooling head, which is not read, and its features may have a norm */
+    const int32_t *tokens; /* [3]: image_token and around, as in dt_vision_config */
+    bool crops;            /* its image processor crops */
+    bool class_row;        /* a class token precedes the patches */
+    bool pools;            /* its files have a pooling head, which is not read, and its features may have a norm */
     /* of a model of its own; architecture NULL: LLaVA's */
     const struct dt_family *text; /* NULL: any language model of LLaVA */
     const char *architecture;

@@ -271,14 +271,14 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     return err;
 }
 
-static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, int32_t *token)
+static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     const char *key = dt_spec_has(root, "image_token_id") ? "image_token_id" : "image_token_index";
-    int64_t id = *token;
+    int64_t id = v->tower->tokens[0];
     DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &id));
     DT_CHECK(id < mc->vocab_size, root->err, "%s: %s: expected an id below vocab_size = %" PRId64 ", found %" PRId64,
              root->file, key, mc->vocab_size, id);
-    *token = (int32_t)id;
+    v->image_token = (int32_t)id;
     return DT_OK;
 }
 
@@ -475,7 +475,7 @@ static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vis
     static const char *const GRIDS[] = {"vision_start_token_id", "vision_end_token_id"},
                              *const WRAPPED[][2] = {{"boi_token_index", "eoi_token_index"},
                                                     {"boi_token_id", "eoi_token_id"}};
-    int64_t ids[] = {v->wrapped ? 255999 : 151652, v->wrapped ? 256000 : 151653};
+    int64_t ids[] = {v->tower->tokens[1], v->tower->tokens[2]};
     for (int i = 0; i < 2; i++) {
         const char *key = v->wrapped ? WRAPPED[dt_spec_has(root, WRAPPED[1][i])][i] : GRIDS[i];
         DT_TRY(dt_spec_int(root, key, 0, INT32_MAX, &ids[i]));
@@ -502,9 +502,8 @@ static dt_err read_native(const dt_spec *root, const dt_tower *tower, dt_model_c
     DT_TRY(read_deepstack(&s, v, mc));
     DT_TRY(read_merger(&s, root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = tower->image_token;
     DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 /* ---- a tower with a language model of its own, and images of one size ------------------------------------------- */
@@ -550,9 +549,8 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_average(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = tower->image_token;
     DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 /* ---- a tower with any language model of LLaVA, and tiles --------------------------------------------------------- */
@@ -664,8 +662,7 @@ static dt_err read_tiled(const dt_spec *root, const dt_tower *tower, dt_model_co
     DT_TRY(read_features(root, v, -1));
     DT_TRY(read_shuffle(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = tower->image_token;
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 /* ---- any kind ---------------------------------------------------------------------------------------------------- */
@@ -685,8 +682,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_features(root, v, -2));
     DT_TRY(read_projector(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
-    v->image_token = v->tower->image_token;
-    return read_image_token(root, mc, &v->image_token);
+    return read_image_token(root, mc, v);
 }
 
 static dt_err alloc_vision(dt_model_config *mc)

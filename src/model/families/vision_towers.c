@@ -157,42 +157,37 @@ static const dt_tower_name QWEN3_NAMES[] = {{"multi_modal_projector.linear_", "m
                                             QWEN_NAMES,
                                             {NULL, NULL}};
 
-static const dt_family CLIP = {.blocks = "encoder.layers.",
-                               .embed = CLIP_EMBED,
-                               .block = BLOCK,
-                               .head = END,
-                               .steps = dt_steps_pre_norm},
-                       SIGLIP = {.blocks = "encoder.layers.",
-                                 .embed = SIGLIP_EMBED,
-                                 .block = BLOCK,
-                                 .head = END,
-                                 .steps = dt_steps_pre_norm},
-                       INTERN = {.blocks = "encoder.layer.",
-                                 .embed = INTERN_EMBED,
-                                 .block = INTERN_BLOCK,
-                                 .head = NOTHING,
-                                 .steps = SCALED_STEPS};
+static const dt_family
+    CLIP = {.blocks = "encoder.layers.", .embed = CLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm},
+    SIGLIP = {
+        .blocks = "encoder.layers.", .embed = SIGLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm};
+
+static const dt_family INTERN = {
+    .blocks = "encoder.layer.", .embed = INTERN_EMBED, .block = INTERN_BLOCK, .head = NOTHING, .steps = SCALED_STEPS};
 
 extern const dt_family dt_family_gemma3_text;
 
+/* The placeholder of an image, and the tokens before and after it. */
+static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151653},
+                     GEMMA[] = {262144, 255999, 256000}, INTERNVL[] = {151667, -1, -1};
+
 static const dt_tower TOWERS[] = {
-    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, .crops = true,
-     .class_row = true, .image_token = 32000},
-    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true,
-     .image_token = 32000},
-    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU,
-     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES,
-     .image_token = 151655, .gated = true, .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420,
-     .window_size = 112, .full_blocks = {7, 15, 23, 31}, .sections = {16, 24, 24}, .deepstack = {-1}},
-    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH,
-     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES,
-     .image_token = 151655, .interpolates = true, .interleaved = true, .n_blocks = 27, .hidden_size = 1152,
-     .intermediate_size = 4304, .sections = {24, 20, 20}, .deepstack = {8, 16, 24}},
-    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, .pools = true,
-     .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .image_token = 262144,
-     .averages = true},
-    {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, .class_row = true,
-     .architecture = "InternVLForConditionalGeneration", .image_token = 151667, .around = {"<img>", "</img>"},
+    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, .crops = true,
+     .class_row = true},
+    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, LLAVA,
+     .pools = true},
+    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU, QWEN_VL,
+     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
+     .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
+     .sections = {16, 24, 24}, .deepstack = {-1}},
+    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, QWEN_VL,
+     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES, .interpolates = true,
+     .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304, .sections = {24, 20, 20},
+     .deepstack = {8, 16, 24}},
+    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, .pools = true,
+     .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
+    {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, INTERNVL,
+     .class_row = true, .architecture = "InternVLForConditionalGeneration", .around = {"<img>", "</img>"},
      .tiles = true, .n_blocks = 24, .hidden_size = 1024, .intermediate_size = 4096},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
