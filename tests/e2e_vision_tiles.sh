@@ -28,6 +28,7 @@ assert len(found) == len(want)
 for a, b in zip(want, found):
     assert a == b, (a, b)
 PY
+expect "tiles are drawn" ./dtrain-info --images "$tmp/sheet.png" "$tmp/chats.h5"
 
 # ---- training
 make_task sft run.max_steps=4 model.path=$model data.train="$tmp/chats.h5" data.shuffle=false data.seq_len=192 batch.train_batch_size=6 \
