@@ -28,6 +28,20 @@ static inline dt_model_config parsed(const char *json)
     return mc;
 }
 
+/* The number of parameters of a model. */
+static inline int64_t n_parameters(const char *json)
+{
+    dt_model_config mc = parsed(json);
+    dt_unit *units;
+    int n_units;
+    int64_t n = 0;
+    assert_int_equal(dt_model_make_units(&mc, &units, &n_units), DT_OK);
+    for (int u = 0; u < n_units; u++) n += units[u].n_param;
+    dt_model_free_units(units, n_units);
+    dt_model_config_free(&mc);
+    return n;
+}
+
 static inline void count_difference(void *self, const char *name, const char *before, const char *now)
 {
     assert_true(*name && strcmp(before, now) != 0);

@@ -43,6 +43,8 @@ train 1 balanced_again "$@" batch.micro_batch_size=2 model.activation_checkpoint
 expect "recomputation counts no token twice" close_losses balanced balanced_again 0
 close_losses one balanced 1e-9 && not_ok "it changes the gradients" "equal losses" || ok "it changes the gradients"
 fails_alone 1 task.experts 2 train 2 alone "$@"
+train 1 balanced_path "$@" model.path="$tmp/one/hf" run.max_steps=1
+expect "it is also that of a model of path" test -n "$(number balanced_path router/aux_loss)"
 
 # frozen experts and routers
 for stage in 0 3; do

@@ -87,6 +87,9 @@ expect_text "also by keys alone, in one line" 'are ignored: hidden_size = 64 .it
 
 run 1 ./dtrain "$tmp/shape.ini" model.rope_theta=3 model.model_type=gpt2
 expect_text "other keys and the type as well" 'are ignored: model_type = gpt2 .it has llama., rope_theta = 3 .it has 10000.'
+run 1 ./dtrain "$tmp/shape.ini" model.rope_scaling='{"type": "linear", "factor": 2}' model.num_experts=4
+expect_text "also keys that are no size, or of other models" 'are ignored: rope_scaling = ."type": "linear", "factor": 2. .it has default., num_experts = 4$'
+ends "the load-balancing loss of a model without experts" 64 run 1 ./dtrain "$tmp/shape.ini" model.output_router_logits=true
 run 1 ./dtrain --check "$tmp/shape.ini" model.path="$tmp/missing"
 expect_text "a missing model: what is expected" 'missing: No such file or directory; expected a directory with config.json'
 run 1 ./dtrain --check "$tmp/tiny.ini" data.train="$tmp/missing.h5" run.output_dir="$tmp/none"

@@ -125,6 +125,16 @@ expect "dtrain-convert writes the same model" cmp "$tmp/rm.hf/model.safetensors"
 rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
 expect "ppo, with a critic that is trained whole: the bits of a copy" same_model "$(newest ppo)" "$(newest ppocopy)"
 
+# Frozen adapters.
+a=/model/model.layers.1.self_attn.q_proj.lora_A.weight b=/model/model.layers.0.self_attn.v_proj.lora_B.weight
+for frozen in layers.1 q_proj lora_A; do
+    ends "model.freeze = $frozen freezes adapters, too" 0 lora 2 "frozen_$frozen" llama $bits model.freeze=$frozen zero.stage=3
+    lora 1 "once_$frozen" llama $bits model.freeze=$frozen run.max_steps=1
+    expect "$frozen keep their values" h5diff "$(newest "once_$frozen")" "$(newest "frozen_$frozen")" $a $a
+    expect "others are trained" sh -c "! h5diff '$(newest "once_$frozen")' '$(newest "frozen_$frozen")' $b $b"
+done
+ends "a checkpoint without them would lose them" 64 lora 1 refused llama $bits model.freeze=layers.1 checkpoint.save=trainable
+
 full_only
 
 # ---- checkpoints of what is trained alone -----------------------------------------------------------------------------------------------------

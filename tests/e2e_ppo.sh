@@ -117,6 +117,19 @@ bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
 
+# ---- a critic from a reward model's checkpoint with adapters, also on experts: they are merged as in its export --------------------------------
+
+cp "$tmp/tiny.ini" "$tmp/ppo.ini"
+for i in $(seq 12); do echo "{\"prompt\": \"p $i\", \"chosen\": \"good $i\", \"rejected\": \"bad $i x\"}"; done >"$tmp/pairs.jsonl"
+data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
+make_task rm model.path=tests/data/lora/moe model.tokenizer=bytes lora.r=3 lora.target_modules=q_proj lora.target_parameters=experts.gate_up_proj,experts.down_proj
+ends "a reward model with adapters on experts" 0 train 2 judge data.train="$tmp/pairs.h5" batch.train_batch_size=4 run.max_steps=4 optimizer.lr=3e-2 checkpoint.export=hf
+cp "$tmp/ppo.ini" "$tmp/tiny.ini"
+for start in judge judge/hf; do
+    generate 2 "of_${start/\//_}" model.path=tests/data/lora/moe ppo.value_path="$tmp/$start" zero.stage=3 run.max_steps=1
+done
+expect "a critic from its checkpoint is the exported one" close_numbers of_judge of_judge_hf ppo/loss/value 1e-5
+
 full_only
 
 # In the second rollout: a kill when completions are scored, a signal then and when they are generated. It is left, and made again.

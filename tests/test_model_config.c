@@ -6,114 +6,87 @@
 
 /* ---- defaults and spellings ---- */
 
+/* What is read of a config.json, mc, meets a condition. */
+#define READS(json, condition)                                                                                         \
+    do {                                                                                                               \
+        dt_model_config mc = parsed(json);                                                                             \
+        assert_true(condition);                                                                                        \
+        dt_model_config_free(&mc);                                                                                     \
+    } while (0)
+
+static bool every(const dt_model_config *mc, bool (*is)(int64_t, dt_layer))
+{
+    bool all = true;
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) all = all && is(i, dt_model_layer(mc, i));
+    return all;
+}
+static bool olmo3(int64_t i, dt_layer l) { return l.slides == (i % 4 != 3); }
+static bool smollm3(int64_t i, dt_layer l) { return l.unrotated == (i % 4 == 3) && !l.slides; }
+static bool gemma2(int64_t i, dt_layer l) { return l.slides == (i % 2 == 0); }
+static bool gemma3(int64_t i, dt_layer l) { return l.slides == (i % 6 != 5); }
+
 TEST(absent_keys_have_the_family_s_defaults)
 {
-    dt_model_config mc = parsed("{'model_type': 'gpt2'}");
-    assert_int_equal(mc.hidden_size, 768);
-    assert_int_equal(mc.intermediate_size, 3072);
-    assert_int_equal(mc.head_dim, 64);
-    assert_int_equal(mc.vocab_size, 50257);
-    assert_int_equal(mc.max_position_embeddings, 1024);
-    assert_true(mc.conv1d && mc.qkv_bias && mc.o_bias && mc.mlp_bias && mc.tie_word_embeddings &&
-                mc.scale_attn_weights);
-    assert_true(!mc.gated_mlp && !mc.rms_norm && mc.act == DT_ACT_GELU_TANH && mc.rope_type == DT_ROPE_NONE);
-    assert_true(mc.attn_pdrop == 0.1 && mc.embd_pdrop == 0.1 && mc.resid_pdrop == 0.1 && mc.norm_eps == 1e-5);
-    assert_true(mc.bos_token_id == 50256 && mc.n_eos == 1 && mc.eos_token_id[0] == 50256);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'llama'}");
-    assert_true(mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 && mc.vocab_size == 32000 &&
-                mc.norm_eps == 1e-6);
-    assert_true(!mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 &&
-                !mc.layers);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'mistral', 'num_hidden_layers': 2}");
-    assert_true(mc.num_key_value_heads == 8 && mc.layers && mc.layers[0].slides && mc.layers[1].slides &&
-                mc.sliding_window == 4096);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'qwen2', 'sliding_window': 64}");
-    assert_true(mc.qkv_bias && !mc.o_bias && !mc.layers && mc.head_dim == 128 && mc.n_eos == 0 &&
-                mc.bos_token_id == -1);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'qwen3', 'hidden_size': 1024, 'num_attention_heads': 16, 'num_key_value_heads': 8}");
-    assert_true(mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'olmo2'}");
-    assert_true(mc.qk_norm && mc.qk_norm_whole && mc.norm_eps == 1e-5 && mc.pad_token_id == 1 &&
-                mc.vocab_size == 50304);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'olmo3'}");
-    assert_true(mc.qk_norm_whole && mc.rope_theta == 5e5 && mc.rope_local_theta == 5e5 && mc.sliding_window == 4096);
-    for (int i = 0; i < 32; i++) assert_true(mc.layers[i].slides == (i % 4 != 3));
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'seed_oss'}");
-    assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.attn_pdrop == 0.1 && mc.resid_pdrop == 0.1 &&
-                mc.head_dim == 128 && mc.num_attention_heads == 80 && mc.pad_token_id == 1);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'phi3'}");
-    assert_true(mc.num_key_value_heads == 32 && mc.head_dim == 96 && mc.sliding_window == 0 && !mc.layers &&
-                mc.rope_original_max_position == 4096 && dt_model_rotary_dim(&mc) == 96 && !mc.rope_neighbours);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'glm4', 'eos_token_id': null}");
-    assert_true(mc.qkv_bias && !mc.o_bias && mc.rope_neighbours && dt_model_rotary_dim(&mc) == 64 && mc.n_eos == 3 &&
-                mc.eos_token_id[2] == 151338 && mc.num_key_value_heads == 2);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'ministral3'}");
-    assert_true(mc.rope_type == DT_ROPE_YARN && mc.rope_theta == 1e6 && mc.rope_factor == 16 && !mc.layers &&
-                mc.rope_original_max_position == 16384 && mc.q_scaling_beta == 0.1 && mc.head_dim == 128);
-    dt_model_config_free(&mc);
-
+    READS("{'model_type': 'gpt2'}",
+          mc.hidden_size == 768 && mc.intermediate_size == 3072 && mc.head_dim == 64 && mc.vocab_size == 50257 &&
+              mc.max_position_embeddings == 1024 && mc.conv1d && mc.qkv_bias && mc.o_bias && mc.mlp_bias &&
+              mc.tie_word_embeddings && mc.scale_attn_weights && !mc.gated_mlp && !mc.rms_norm &&
+              mc.act == DT_ACT_GELU_TANH && mc.rope_type == DT_ROPE_NONE && mc.attn_pdrop == 0.1 &&
+              mc.embd_pdrop == 0.1 && mc.resid_pdrop == 0.1 && mc.norm_eps == 1e-5 && mc.bos_token_id == 50256 &&
+              mc.n_eos == 1 && mc.eos_token_id[0] == 50256);
+    READS("{'model_type': 'llama'}", mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 &&
+                                         mc.vocab_size == 32000 && mc.norm_eps == 1e-6 && !mc.qkv_bias && !mc.o_bias &&
+                                         !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 &&
+                                         !mc.layers);
+    READS("{'model_type': 'mistral', 'num_hidden_layers': 2}", mc.num_key_value_heads == 8 && mc.layers &&
+                                                                   mc.layers[0].slides && mc.layers[1].slides &&
+                                                                   mc.sliding_window == 4096);
+    READS("{'model_type': 'qwen2', 'sliding_window': 64}",
+          mc.qkv_bias && !mc.o_bias && !mc.layers && mc.head_dim == 128 && mc.n_eos == 0 && mc.bos_token_id == -1);
+    READS("{'model_type': 'qwen3', 'hidden_size': 1024, 'num_attention_heads': 16, 'num_key_value_heads': 8}",
+          mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
+    READS("{'model_type': 'olmo2'}",
+          mc.qk_norm && mc.qk_norm_whole && mc.norm_eps == 1e-5 && mc.pad_token_id == 1 && mc.vocab_size == 50304);
+    READS("{'model_type': 'olmo3'}", mc.qk_norm_whole && mc.rope_theta == 5e5 && mc.rope_local_theta == 5e5 &&
+                                         mc.sliding_window == 4096 && every(&mc, olmo3));
+    READS("{'model_type': 'seed_oss'}", mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.attn_pdrop == 0.1 &&
+                                            mc.resid_pdrop == 0.1 && mc.head_dim == 128 &&
+                                            mc.num_attention_heads == 80 && mc.pad_token_id == 1);
+    READS("{'model_type': 'phi3'}", mc.num_key_value_heads == 32 && mc.head_dim == 96 && mc.sliding_window == 0 &&
+                                        !mc.layers && mc.rope_original_max_position == 4096 &&
+                                        dt_model_rotary_dim(&mc) == 96 && !mc.rope_neighbours);
+    READS("{'model_type': 'glm4', 'eos_token_id': null}",
+          mc.qkv_bias && !mc.o_bias && mc.rope_neighbours && dt_model_rotary_dim(&mc) == 64 && mc.n_eos == 3 &&
+              mc.eos_token_id[2] == 151338 && mc.num_key_value_heads == 2);
+    READS("{'model_type': 'ministral3'}",
+          mc.rope_type == DT_ROPE_YARN && mc.rope_theta == 1e6 && mc.rope_factor == 16 && !mc.layers &&
+              mc.rope_original_max_position == 16384 && mc.q_scaling_beta == 0.1 && mc.head_dim == 128);
     /* the text model of a multimodal model, which ties its head outside of text_config */
-    mc = parsed("{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}");
-    assert_true(mc.q_scaling_beta == 0.1 && mc.tie_word_embeddings);
-    dt_model_config_free(&mc);
-    mc = parsed("{'model_type': 'mistral3', 'tie_word_embeddings': false, 'text_config': {'hidden_size': 64}}");
-    assert_true(mc.q_scaling_beta == 0 && mc.hidden_size == 64 && !mc.tie_word_embeddings);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}");
-    assert_true(mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'granite', 'logits_scaling': 8}");
-    assert_true(mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
-                mc.logits_scaling == 8 && mc.pad_token_id == -1);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'llama', 'vocab_size': 50, 'pad_token_id': -1}"); /* torch: the last row */
-    assert_int_equal(mc.pad_token_id, 49);
-    dt_model_config_free(&mc);
-    mc = parsed("{'model_type': 'smollm3', 'pad_token_id': null}");
-    assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
-                mc.sliding_window == 0 && mc.rope_theta == 2e6);
-    for (int i = 0; i < 36; i++) assert_true(mc.layers[i].unrotated == (i % 4 == 3) && !mc.layers[i].slides);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'gemma2', 'hidden_act': 'gelu'}");
-    assert_true(mc.norm_plus_one && mc.tie_word_embeddings && mc.act == DT_ACT_GELU_TANH && mc.head_dim == 256 &&
-                mc.attn_softcap == 50 && mc.final_softcap == 30 && mc.attention_multiplier == 1.0 / 16 &&
-                mc.embedding_multiplier == 48 && mc.embedding_multiplier_rounded && mc.rope_theta == 1e4 &&
-                mc.rope_local_theta == 0 && mc.sliding_window == 4096 && mc.pad_token_id == 0 && !mc.qk_norm);
-    for (int i = 0; i < 26; i++) assert_true(mc.layers[i].slides == (i % 2 == 0));
-    dt_model_config_free(&mc);
-    mc = parsed("{'model_type': 'gemma2', 'attn_logit_softcapping': null, 'final_logit_softcapping': null}");
-    assert_true(mc.attn_softcap == 0 && mc.final_softcap == 0);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'gemma3_text'}");
-    assert_true(mc.norm_plus_one && mc.qk_norm && mc.attn_softcap == 0 && mc.final_softcap == 0 &&
-                mc.rope_theta == 1e6 && mc.rope_local_theta == 1e4 && mc.vocab_size == 262208);
-    for (int i = 0; i < 26; i++) assert_true(mc.layers[i].slides == (i % 6 != 5));
-    dt_model_config_free(&mc);
+    READS("{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3'}}",
+          mc.q_scaling_beta == 0.1 && mc.tie_word_embeddings);
+    READS("{'model_type': 'mistral3', 'tie_word_embeddings': false, 'text_config': {'hidden_size': 64}}",
+          mc.q_scaling_beta == 0 && mc.hidden_size == 64 && !mc.tie_word_embeddings);
+    READS("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}",
+          mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
+    READS("{'model_type': 'granite', 'logits_scaling': 8}",
+          mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
+              mc.logits_scaling == 8 && mc.pad_token_id == -1);
+    /* torch: the last row */
+    READS("{'model_type': 'llama', 'vocab_size': 50, 'pad_token_id': -1}", mc.pad_token_id == 49);
+    READS("{'model_type': 'smollm3', 'pad_token_id': null}", mc.tie_word_embeddings && mc.num_key_value_heads == 4 &&
+                                                                 mc.pad_token_id == -1 && mc.sliding_window == 0 &&
+                                                                 mc.rope_theta == 2e6 && every(&mc, smollm3));
+    READS("{'model_type': 'gemma2', 'hidden_act': 'gelu'}",
+          mc.norm_plus_one && mc.tie_word_embeddings && mc.act == DT_ACT_GELU_TANH && mc.head_dim == 256 &&
+              mc.attn_softcap == 50 && mc.final_softcap == 30 && mc.attention_multiplier == 1.0 / 16 &&
+              mc.embedding_multiplier == 48 && mc.embedding_multiplier_rounded && mc.rope_theta == 1e4 &&
+              mc.rope_local_theta == 0 && mc.sliding_window == 4096 && mc.pad_token_id == 0 && !mc.qk_norm &&
+              every(&mc, gemma2));
+    READS("{'model_type': 'gemma2', 'attn_logit_softcapping': null, 'final_logit_softcapping': null}",
+          mc.attn_softcap == 0 && mc.final_softcap == 0);
+    READS("{'model_type': 'gemma3_text'}",
+          mc.norm_plus_one && mc.qk_norm && mc.attn_softcap == 0 && mc.final_softcap == 0 && mc.rope_theta == 1e6 &&
+              mc.rope_local_theta == 1e4 && mc.vocab_size == 262208 && every(&mc, gemma3));
 }
 
 TEST(spellings_of_one_thing_mean_the_same)
@@ -135,31 +108,25 @@ TEST(spellings_of_one_thing_mean_the_same)
     assert_true(b.rope_type == DT_ROPE_DEFAULT && b.rope_theta == 9);
     dt_model_config_free(&a);
     dt_model_config_free(&b);
-    a = parsed(
-        "{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear', 'factor': 2, "
-        "'rope_theta': 9}, 'sliding_attention': {'rope_theta': 3}}, 'rope_scaling': {'rope_type': 'linear', "
-        "'factor': 4}}");
-    assert_true(a.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && a.rope_theta == 9 && a.rope_local_theta == 3);
-    dt_model_config_free(&a);
+    READS("{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear', 'factor': 2, "
+          "'rope_theta': 9}, 'sliding_attention': {'rope_theta': 3}}, 'rope_scaling': {'rope_type': 'linear', "
+          "'factor': 4}}",
+          mc.rope_type == DT_ROPE_LINEAR && mc.rope_factor == 4 && mc.rope_theta == 9 && mc.rope_local_theta == 3);
 
-    a = parsed("{'model_type': 'gpt2', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2, "
-               "'vocab_size': 100, 'eos_token_id': [3, 5], 'n_inner': null, 'hidden_act': 'gelu'}");
-    assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 &&
-                a.act == DT_ACT_GELU);
-    assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
-    dt_model_config_free(&a);
+    /* the default bos, 50256, is outside a vocabulary of 100 */
+    READS("{'model_type': 'gpt2', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2, "
+          "'vocab_size': 100, 'eos_token_id': [3, 5], 'n_inner': null, 'hidden_act': 'gelu'}",
+          mc.hidden_size == 24 && mc.intermediate_size == 96 && mc.n_eos == 2 && mc.eos_token_id[1] == 5 &&
+              mc.act == DT_ACT_GELU && mc.bos_token_id == -1);
 
-    a = parsed("{'model_type': 'qwen2', 'num_hidden_layers': 4, 'use_sliding_window': true, 'sliding_window': 64, "
-               "'max_window_layers': 3}");
-    assert_true(a.layers && !a.layers[2].slides && a.layers[3].slides && a.sliding_window == 64);
-    dt_model_config_free(&a);
-    a = parsed("{'model_type': 'qwen3', 'num_hidden_layers': 2, 'use_sliding_window': true, 'sliding_window': 64, "
-               "'layer_types': ['sliding_attention', 'full_attention']}");
-    assert_true(a.layers && a.layers[0].slides && !a.layers[1].slides);
-    dt_model_config_free(&a);
-    a = parsed("{'model_type': 'mistral', 'sliding_window': null, 'num_key_value_heads': null}");
-    assert_true(!a.layers && a.num_key_value_heads == 32);
-    dt_model_config_free(&a);
+    READS("{'model_type': 'qwen2', 'num_hidden_layers': 4, 'use_sliding_window': true, 'sliding_window': 64, "
+          "'max_window_layers': 3}",
+          mc.layers && !mc.layers[2].slides && mc.layers[3].slides && mc.sliding_window == 64);
+    READS("{'model_type': 'qwen3', 'num_hidden_layers': 2, 'use_sliding_window': true, 'sliding_window': 64, "
+          "'layer_types': ['sliding_attention', 'full_attention']}",
+          mc.layers && mc.layers[0].slides && !mc.layers[1].slides);
+    READS("{'model_type': 'mistral', 'sliding_window': null, 'num_key_value_heads': null}",
+          !mc.layers && mc.num_key_value_heads == 32);
 }
 
 TEST(the_text_kept_parses_to_the_same)
@@ -353,6 +320,10 @@ TEST(inline_keys_make_a_model_alone)
     assert_true(mc.hidden_size == 48 && mc.attn_pdrop == 0.25 && mc.embd_pdrop == 0.25 && mc.norm_eps == 1e-6);
     assert_non_null(strstr(mc.json, "n_embd"));
     dt_model_config_free(&mc);
+    assert_int_equal(from_ini(&mc, "[model]\nmodel_type = mixtral\nnum_experts = 4\noutput_router_logits = true\n"),
+                     DT_OK);
+    assert_true(mc.num_experts == 4 && mc.router_aux_loss_coef == 0.001);
+    dt_model_config_free(&mc);
 }
 
 TEST(inline_keys_override_a_file)
@@ -425,80 +396,57 @@ TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
 
 /* ---- two models ---- */
 
+/* Ranges of bytes of a configuration that may differ, or that the test below compares separately. */
+#define RANGE(member)                                                                                                  \
+    {                                                                                                                  \
+        offsetof(dt_model_config, member), sizeof(((dt_model_config *)NULL)->member)                                   \
+    }
+static const size_t SEPARATE[][2] = {RANGE(family), RANGE(act), RANGE(rope_type), RANGE(layers), RANGE(rope_short),
+                                     RANGE(rope_long), RANGE(vision), RANGE(json), RANGE(initializer_range),
+                                     RANGE(bos_token_id), RANGE(pad_token_id), RANGE(eos_token_id), RANGE(n_eos),
+                                     /* of the family, or of another field */
+                                     RANGE(learned_positions), RANGE(rope_axes), RANGE(q_compressed), RANGE(q_plain)};
+
+static bool is_compared(size_t i)
+{
+    bool compared = true;
+    for (size_t k = 0; k < sizeof SEPARATE / sizeof SEPARATE[0]; k++)
+        compared = compared && (i < SEPARATE[k][0] || i >= SEPARATE[k][0] + SEPARATE[k][1]);
+    return compared;
+}
+
 TEST(every_field_that_decides_what_a_model_computes_is_compared)
 {
     dt_layer layers[2] = {{0}, {.slides = true}}, other[2] = {{.slides = true}, {.slides = true}},
              unrotated[2] = {{.unrotated = true}, {.slides = true}}, sparse[2] = {{.sparse = true}, {.slides = true}},
              linear[2] = {{.linear = true}, {.slides = true}};
     const dt_model_config a = {.num_hidden_layers = 2, .layers = layers, .rope_theta = 1e4};
+    dt_model_config b, members;
+    memset(&members, 0, sizeof members);
+#if defined __has_builtin && __has_builtin(__builtin_clear_padding)
+    memset(&members, 0xff, sizeof members);
+    __builtin_clear_padding(&members);
+#endif
+    for (size_t i = 0; i < sizeof b; i++) {
+        if (!((unsigned char *)&members)[i] || !is_compared(i)) continue;
+        b = a;
+        ((unsigned char *)&b)[i] ^= 1;
+        if (n_differences(&a, &b) != 1) fail_msg("byte %zu: %d differences, expected 1", i, n_differences(&a, &b));
+    }
 #define OTHER(member, value)                                                                                           \
     do {                                                                                                               \
-        dt_model_config b = a;                                                                                         \
+        b = a;                                                                                                         \
         b.member = value;                                                                                              \
         if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
     } while (0)
     OTHER(family, dt_family_at(0));
     OTHER(act, DT_ACT_GELU);
     OTHER(rope_type, DT_ROPE_YARN);
-    OTHER(hidden_size, 1);
-    OTHER(intermediate_size, 1);
-    OTHER(num_hidden_layers, 1);
-    OTHER(num_attention_heads, 1);
-    OTHER(num_key_value_heads, 1);
-    OTHER(head_dim, 1);
-    OTHER(vocab_size, 1);
-    OTHER(sigmoid_router, true);
-    OTHER(n_group, 2);
-    OTHER(topk_group, 2);
-    OTHER(group_best, 2);
-    OTHER(routed_scaling_factor, 2);
-    OTHER(q_lora_rank, 1);
-    OTHER(kv_lora_rank, 1);
-    OTHER(qk_rope_head_dim, 2);
-    OTHER(v_head_dim, 1);
-    OTHER(rope_neighbours, true);
-    OTHER(max_position_embeddings, 1);
-    OTHER(norm_eps, 1e-6);
-    OTHER(embedding_multiplier, 2);
-    OTHER(attention_multiplier, 2);
-    OTHER(residual_multiplier, 2);
-    OTHER(logits_scaling, 2);
-    OTHER(embedding_multiplier_rounded, true);
-    OTHER(attn_softcap, 1);
-    OTHER(final_softcap, 1);
-    OTHER(gated_mlp, true);
-    OTHER(rms_norm, true);
-    OTHER(norm_plus_one, true);
-    OTHER(qkv_bias, true);
-    OTHER(o_bias, true);
-    OTHER(mlp_bias, true);
-    OTHER(qk_norm, true);
-    OTHER(qk_norm_whole, true);
-    OTHER(tie_word_embeddings, true);
-    OTHER(conv1d, true);
     OTHER(layers, other);
     OTHER(layers, NULL);
     OTHER(layers, unrotated);
     OTHER(layers, sparse);
     OTHER(layers, linear);
-    OTHER(sliding_window, 1);
-    OTHER(scale_attn_weights, true);
-    OTHER(scale_attn_by_inverse_layer_idx, true);
-    OTHER(rope_theta, nextafter(1e4, 2e4));
-    OTHER(rope_local_theta, 1e3);
-    OTHER(rope_factor, 1);
-    OTHER(rope_low_freq_factor, 1);
-    OTHER(rope_high_freq_factor, 1);
-    OTHER(rope_beta_fast, 1);
-    OTHER(rope_beta_slow, 1);
-    OTHER(rope_attention_factor, 1);
-    OTHER(rope_mscale, 1);
-    OTHER(rope_mscale_all_dim, 1);
-    OTHER(rope_truncate, true);
-    OTHER(rope_original_max_position, 1);
-    OTHER(attn_pdrop, 0.1);
-    OTHER(embd_pdrop, 0.1);
-    OTHER(resid_pdrop, 0.1);
 #undef OTHER
     assert_int_equal(n_differences(&a, &a), 0);
 }
@@ -543,13 +491,6 @@ static const dt_tensor *find(const dt_unit *u, const char *name)
     return NULL;
 }
 
-static int64_t n_param(const dt_unit *u, int n)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) sum += u[i].n_param;
-    return sum;
-}
-
 TEST(units_hold_the_tensors_of_the_published_models)
 {
     dt_unit *u;
@@ -557,7 +498,7 @@ TEST(units_hold_the_tensors_of_the_published_models)
     dt_model_config mc = parsed("{'model_type': 'gpt2'}");
     assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
     assert_int_equal(n, 14);
-    assert_int_equal(n_param(u, n), 124439808);
+    assert_int_equal(n_parameters(mc.json), 124439808);
     assert_string_equal(u[0].name, "embed");
     assert_string_equal(u[3].name, "block.2");
     assert_string_equal(u[13].name, "head");
@@ -569,19 +510,14 @@ TEST(units_hold_the_tensors_of_the_published_models)
                 find(&u[13], "transformer.ln_f.weight")->init_value == 1);
     dt_model_free_units(u, n);
     dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'qwen3', 'hidden_size': 1024, 'intermediate_size': 3072, 'num_hidden_layers': 28, "
-                "'num_attention_heads': 16, 'num_key_value_heads': 8, 'head_dim': 128, 'tie_word_embeddings': true}");
-    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
-    assert_int_equal(n_param(u, n), 596049920);
-    dt_model_free_units(u, n);
-    dt_model_config_free(&mc);
-
-    mc = parsed("{'model_type': 'llama', 'intermediate_size': 14336, 'num_key_value_heads': 8, 'vocab_size': 128256}");
-    assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
-    assert_int_equal(n_param(u, n), 8030261248);
-    dt_model_free_units(u, n);
-    dt_model_config_free(&mc);
+    assert_int_equal(
+        n_parameters("{'model_type': 'qwen3', 'hidden_size': 1024, 'intermediate_size': 3072, 'num_hidden_layers': 28, "
+                     "'num_attention_heads': 16, 'num_key_value_heads': 8, 'head_dim': 128, 'tie_word_embeddings': "
+                     "true}"),
+        596049920);
+    assert_int_equal(n_parameters("{'model_type': 'llama', 'intermediate_size': 14336, 'num_key_value_heads': 8, "
+                                  "'vocab_size': 128256}"),
+                     8030261248);
 }
 
 TEST(tensors_say_what_they_are)

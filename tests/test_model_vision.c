@@ -13,66 +13,22 @@ static const struct {
              {"siglip_so400m_384", 729}, {"siglip_b16_512", 1024}, {"internvl_448", 1024}};
 enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
 
-static void check_logits(struct fixture *f, const char *name)
-{
-    const int64_t V = f->r.mc.vocab_size;
-    const json_t *rows = json_object_get(f->root, "logits");
-    float *logits = calloc((size_t)(MAX_SEQ * V), sizeof *logits);
-    assert_int_equal(dt_model_forward(f->r.model, &f->b, false, 0), DT_OK);
-    assert_int_equal(dt_model_last_logits(f->r.model, &f->b, logits), DT_OK);
-    assert_int_equal(json_array_size(rows), f->n_seq);
-    /* as in test_model_reference.c; the tower's roundings come before the language model's */
-    for (int s = 0; s < f->n_seq; s++)
-        for (int64_t v = 0; v < V; v++)
-            assert_near("logit", name, number(json_array_get(json_array_get(rows, (size_t)s), (size_t)v)),
-                        (double)logits[s * V + v], 2e-5);
-    free(logits);
-}
-
 TEST(logits_loss_and_gradients_agree_with_transformers)
 {
-    for (int c = 0; c < N_CASES; c++) {
-        struct fixture f;
-        double loss;
-        open_fixture(&f, CASES[c], DT_F32);
-        assert_int_equal(f.r.mc.vision->n_tokens, json_integer_value(json_object_get(f.root, "n_tokens")));
-        check_logits(&f, CASES[c]);
-        ref_model_forget_grads(&f.r);
-        if (ref_model_grads(&f.r, &f.b, 0, 1, &loss) != DT_OK) fail_msg("%s: %s", CASES[c], dt_error_message());
-        assert_near("loss", CASES[c], number(json_object_get(f.root, "loss")), loss, 2e-6);
-        /* the gradient of the keys' biases of a tower is 0 but for rounding */
-        check_grads(f.root, &f.r, 2e-8);
-        close_fixture(&f);
-    }
-}
-
-/* Where a gradient is of the size of its rounding error, AdamW's step may differ by lr. The difference between
- * PyTorch's losses in fp32 and in fp64 measures this for a model. Two implementations differ by as much again, by
- * chance several times as much. */
-static void train(struct fixture *f, const char *name)
-{
-    const json_t *losses = json_object_get(f->root, "losses");
-    const double tolerance = 1e-6 + 20 * number(json_object_get(f->root, "fp32_error"));
-    for (size_t step = 0; step < json_array_size(losses); step++) {
-        fill(f, (int64_t)(step % 2));
-        check_step(f->root, &f->r, &f->b, name, losses, step, tolerance);
-    }
+    for (int c = 0; c < N_CASES; c++) check_results(CASES[c]);
 }
 
 TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
 {
-    for (int c = 0; c < N_CASES; c++) {
-        struct fixture f;
-        open_fixture(&f, CASES[c], DT_F32);
-        train(&f, CASES[c]);
-        close_fixture(&f);
-    }
+    for (int c = 0; c < N_CASES; c++) check_steps(CASES[c]);
+}
+
+TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
+{
+    for (int c = 0; c < N_SMOOTH; c++) check_16_bits(CASES[c]);
 }
 
 /* ---- the tower's and the projector's own results; 16-bit types --------------------------------------------------- */
-
-/* What rounding to nearest is at most, of a number just above a power of two. */
-static const double UNIT[] = {[DT_F32] = 0x1p-24, [DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
 
 /* How far the rows of the first image are from transformers', as a part of their length; the largest difference. */
 static double distance_of_features(struct fixture *f, double *largest)
@@ -103,7 +59,7 @@ static double distance_of_features(struct fixture *f, double *largest)
  * longer the fewer values a register holds (18 units were seen with 8): 32. */
 TEST(rows_of_images_are_those_of_transformers)
 {
-    for (int c = 0; c < N_CASES; c++)
+    for (int c = 0; c < N_SMOOTH; c++)
         for (int t = DT_F32; t <= DT_F16; t++) {
             struct fixture f;
             double largest;
@@ -233,38 +189,6 @@ TEST(features_have_the_same_bits_whatever_they_are_made_with)
             assert_memory_not_equal(alone, alone + nbytes / 3, nbytes / 3);
             free(alone);
             free(together);
-            close_fixture(&f);
-        }
-}
-
-static void copy_weights(struct fixture *to, const struct fixture *from)
-{
-    for (int u = 0; u < to->r.n_units; u++)
-        for (int64_t e = 0; e < to->r.units[u].flat_len[DT_TRAINED]; e++)
-            ref_set_param(&to->r, u, e, ref_param(&from->r, u, e));
-}
-
-/* The same weights in 16 bits and in fp32. A logit of size 3 comes out of some 45 roundings: sqrt(45) * 0.4 * 3 = 8
- * units, over some 40 tokens 8 / sqrt(40) = 1.3 of their mean; twice as much is the bound (0.7 was seen). A gradient
- * passes as many again on its way back: sqrt(90) * 0.4 = 4 units of its length, and 12 are the bound, for where
- * values nearly cancel, as in attention, the remainder is smaller than they are (6.8 was seen, of a unit). The scale
- * keeps gradients away from fp16's smallest values. */
-TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
-{
-    for (int c = 0; c < N_CASES; c++)
-        for (int t = DT_BF16; t <= DT_F16; t++) {
-            struct fixture f, wide;
-            double loss, expected;
-            open_fixture(&f, CASES[c], (dt_dtype)t);
-            open_fixture(&wide, CASES[c], DT_F32);
-            copy_weights(&wide, &f);
-            assert_int_equal(ref_model_grads(&f.r, &f.b, 0, 1024, &loss), DT_OK);
-            assert_int_equal(ref_model_grads(&wide.r, &wide.b, 0, 1024, &expected), DT_OK);
-            assert_near("loss", CASES[c], expected, loss, 2.6 * UNIT[t]);
-            for (int u = 0; u < f.r.n_units; u++)
-                assert_near("distance of gradients", f.r.units[u].name, 0, distance_of_grads(&f, &wide, u),
-                            12 * UNIT[t]);
-            close_fixture(&wide);
             close_fixture(&f);
         }
 }

@@ -114,25 +114,7 @@ TEST(units_are_taken_in_one_order_with_images_without_and_without_tokens)
     close_fixture(&f);
 }
 
-TEST(recomputation_leaves_the_bits_of_gradients)
-{
-    static const dt_recompute HOW[] = {DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_BLOCK};
-    for (int h = 0; h < 2; h++) {
-        struct fixture a, b;
-        open_fixture(&a, "siglip_qwen2", DT_F32);
-        open_part(&b, "siglip_qwen2", DT_F32, HOW[h], all);
-        assert_int_equal(ref_model_grads(&a.r, &a.b, 0, 1, NULL), DT_OK);
-        assert_int_equal(ref_model_grads(&b.r, &b.b, 0, 1, NULL), DT_OK);
-        for (int u = 0; u < a.r.n_units; u++)
-            for (int i = 0; i < a.r.units[u].n_tensors; i++) {
-                const dt_tensor *t = &a.r.units[u].tensors[i];
-                for (int64_t e = t->offset; t->trainable && e < t->offset + t->n_elems; e++)
-                    assert_true(ref_grad(&a.r, u, e) == ref_grad(&b.r, u, e));
-            }
-        close_fixture(&a);
-        close_fixture(&b);
-    }
-}
+TEST(recomputation_leaves_the_bits_of_gradients) { check_recomputed("siglip_qwen2"); }
 
 static double loss_at(struct fixture *f, int unit, int64_t i, double value)
 {

@@ -258,7 +258,8 @@ static dt_err refuse_names(const dt_tokenizer *t)
                    dt_chat_place(t), names);
 }
 
-dt_err dt_chat_open_own(dt_chat **c, const dt_tokenizer *t)
+/* Open the tokenizer's own Jinja text. */
+static dt_err open_own(dt_chat **c, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     char *name = NULL;
@@ -287,7 +288,7 @@ static dt_err open_automatic(dt_chat **c, const dt_tokenizer *t)
         free(spec);
         return err;
     }
-    DT_TRY(dt_chat_open_own(c, t));
+    DT_TRY(open_own(c, t));
     if ((*c)->dated)
         DT_WARN("the chat template in %s writes the current date; dtrain always writes 26 July 2024", dt_chat_place(t));
     return DT_OK;
@@ -314,7 +315,7 @@ static dt_err wrap_as_own(dt_chat *c)
     dt_chat *own;
     if (!c->wrapped || c->wrap.n_before == 0 || !dt_tokenizer_get_info(c->tokenizer)->chat_template) return DT_OK;
     char *spec = dt_chat_written(c->tokenizer);
-    const dt_err err = spec ? dt_chat_open_named(&own, spec, c->tokenizer) : dt_chat_open_own(&own, c->tokenizer);
+    const dt_err err = spec ? dt_chat_open_named(&own, spec, c->tokenizer) : open_own(&own, c->tokenizer);
     free(spec);
     if (err == DT_ERR_MEMORY) return err;
     if (err == DT_OK && same_text(c, own)) c->wrapped = own->wrapped;

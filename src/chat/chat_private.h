@@ -117,7 +117,5 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
 const char *dt_chat_place(const dt_tokenizer *t);
 /** Open by name, file or spec. BOS is written only if this template says so. */
 dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t);
-/** Open the tokenizer's own Jinja text. */
-dt_err dt_chat_open_own(dt_chat **out, const dt_tokenizer *t);
 
 #endif

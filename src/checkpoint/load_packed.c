@@ -5,51 +5,42 @@
  * Values are decoded to bf16, which represents them exactly, with the bits of transformers' dequantize. */
 #include "load.h"
 #include <math.h>
+#include <stdlib.h>
 
-enum { BLOCK = 32, AT_ONCE = 1024 /* inputs */ };
+enum { BLOCK = 32 };
 
-/* out[k * stride] = inputs first .. first+n-1 of an output, n <= AT_ONCE. */
-static dt_err decode(load_job *j, const dt_stored_location *p, int64_t output, int64_t first, int64_t n, uint16_t *out,
-                     int64_t stride)
+/* Elements first .. first+n-1 of a matrix [in, out] or [out, in]. codes, scales: of outputs starting at `from`. */
+static void decode(const dt_stored_location *p, const uint8_t *codes, const uint8_t *scales, int64_t from,
+                   int64_t n_out, int64_t first, int64_t n, uint16_t *out)
 {
     static const float VALUES[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    const int64_t byte = first / 2, block = first / BLOCK, at = output * p->packed_in;
-    uint8_t codes[AT_ONCE / 2 + 1], scales[AT_ONCE / BLOCK + 1];
-    DT_TRY(load_open(j, p->file));
-    DT_TRY(dt_read_at(j->fd, j->files[p->file], p->offset + at / 2 + byte, codes,
-                      (size_t)((first + n - 1) / 2 - byte + 1)));
-    DT_TRY(load_open(j, p->scales_file));
-    DT_TRY(dt_read_at(j->fd, j->files[p->scales_file], p->scales + at / BLOCK + block, scales,
-                      (size_t)((first + n - 1) / BLOCK - block + 1)));
-    for (int64_t i = first; i < first + n; i++) {
-        const int code = codes[i / 2 - byte] >> 4 * (i % 2) & 15;
-        out[(i - first) * stride] = dt_bf16_from_float(VALUES[code] * ldexpf(1, scales[i / BLOCK - block] - 127));
+    const int64_t n_in = p->packed_in, n_cols = p->turned ? n_out : n_in;
+    int64_t row = first / n_cols, col = first % n_cols;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = p->turned ? (col - from) * n_in + row : (row - from) * n_in + col;
+        const int code = codes[at / 2] >> 4 * (at % 2) & 15;
+        out[i] = dt_bf16_from_float(VALUES[code] * ldexpf(1, scales[at / BLOCK] - 127));
+        if (++col == n_cols) col = 0, row++;
     }
-    return DT_OK;
 }
 
-/* Inputs lo .. hi-1 of an output. */
-static dt_err decode_all(load_job *j, const dt_stored_location *p, int64_t output, int64_t lo, int64_t hi,
-                         uint16_t *out, int64_t stride)
+static dt_err read_at(load_job *j, int file, int64_t offset, void *to, int64_t nbytes)
 {
-    for (int64_t at = lo, n; at < hi; at += n) {
-        n = dt_min_i64(AT_ONCE, hi - at);
-        DT_TRY(decode(j, p, output, at, n, out + (at - lo) * stride, stride));
-    }
-    return DT_OK;
+    DT_TRY(load_open(j, file));
+    return dt_read_at(j->fd, j->files[file], offset, to, (size_t)nbytes);
 }
 
+/* Of a matrix [in, out], elements of any range are of all outputs. */
 dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                    uint16_t *out)
 {
-    const int64_t n_in = p->packed_in, n_out = s->tensor->n_elems / n_in, end = first + n;
-    for (int64_t o = p->turned ? 0 : first / n_in; o < n_out && (p->turned || o * n_in < end); o++) {
-        /* the inputs of output o among the elements, in a tensor [in, out] or [out, in] */
-        const int64_t lo = p->turned ? (first - o + n_out - 1) / n_out : dt_max_i64(first - o * n_in, 0),
-                      hi = p->turned ? (end - o + n_out - 1) / n_out : dt_min_i64(end - o * n_in, n_in);
-        if (lo < hi)
-            DT_TRY(decode_all(j, p, o, lo, hi, out + (p->turned ? lo * n_out + o : o * n_in + lo) - first,
-                              p->turned ? n_out : 1));
-    }
-    return DT_OK;
+    const int64_t n_in = p->packed_in, n_out = s->tensor->n_elems / n_in, from = p->turned ? 0 : first / n_in,
+                  end = p->turned ? n_out : (first + n + n_in - 1) / n_in, n_packed = (end - from) * n_in;
+    uint8_t *codes = malloc((size_t)(n_packed / 2 + n_packed / BLOCK)), *scales = codes + n_packed / 2;
+    DT_CHECK(codes, DT_ERR_MEMORY, "%s: out of memory for tensor `%s`", j->files[p->file], s->tensor->name);
+    dt_err err = read_at(j, p->file, p->offset + from * n_in / 2, codes, n_packed / 2);
+    if (err == DT_OK) err = read_at(j, p->scales_file, p->scales + from * n_in / BLOCK, scales, n_packed / BLOCK);
+    if (err == DT_OK) decode(p, codes, scales, from, n_out, first, n, out);
+    free(codes);
+    return err;
 }

@@ -79,9 +79,6 @@ static inline dt_err dt_comm_first_err(dt_err err, dt_err then)
     return err == DT_OK || then == DT_ERR_COMM ? then : err;
 }
 
-/** MPI_Bcast of any size. */
-dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);
-
 /** Create and free the MPI operation and type of the vote. */
 dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi);
 void dt_comm_vote_close(struct dt_comm_mpi *mpi);

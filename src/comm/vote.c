@@ -199,7 +199,8 @@ dt_err dt_comm_join_host(const dt_axis *axis, void *x, size_t nbytes)
     return DT_OK;
 }
 
-dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
+/* MPI_Bcast of any size. */
+static dt_err broadcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
     DT_TRY(dt_comm_may_join(comm));
     for (size_t done = 0; done < nbytes;) {
@@ -216,7 +217,7 @@ dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
     DT_EXPECT(root >= 0 && root < comm->nranks);
     DT_TRY(dt_comm_next(comm,
                         &(dt_collective){.kind = "broadcast of host bytes", .count = (int64_t)nbytes, .root = root}));
-    return dt_comm_bcast_bytes(comm, buf, nbytes, root);
+    return broadcast_bytes(comm, buf, nbytes, root);
 }
 
 dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)

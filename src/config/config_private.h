@@ -32,7 +32,6 @@ extern const dt_key dt_key_table[];
 extern const int dt_n_keys;
 int dt_key_find(const char *section, const char *name); /* row, or -1 */
 bool dt_key_section_exists(const char *section);
-const char *dt_key_nearest_section(const char *section);
 enum { DT_KEY_WHY = 600 }; /* bytes */
 /** Explain to users why a key does not exist: "unknown section; the nearest is ...", "unknown key; ...". Returns the
  * row of the key that the message names. */

@@ -68,7 +68,7 @@ int dt_edit_distance(const char *a, const char *b)
     return row[na % 3][nb];
 }
 
-const char *dt_key_nearest_section(const char *section)
+static const char *nearest_section(const char *section)
 {
     int best = 0, best_distance = 1000;
     for (int i = 0; i < dt_n_keys; i++) {
@@ -125,7 +125,7 @@ static int explain_foreign(const char *unknown, const char *section, const char 
 static int explain_section(const char *section, const char *name, char *out, size_t size)
 {
     char names[DT_KEY_WHY - 60];
-    const char *foreign = dt_key_foreign_section(section), *near = foreign ? foreign : dt_key_nearest_section(section);
+    const char *foreign = dt_key_foreign_section(section), *near = foreign ? foreign : nearest_section(section);
     list_names(NULL, names, sizeof names);
     const int elsewhere = dt_key_find(near, name) < 0 ? explain_foreign("section", near, name, out, size) : -1;
     if (elsewhere >= 0) return elsewhere;
@@ -240,7 +240,7 @@ static bool list_containing(const char *text, char *out, size_t size)
 static void explain_name(const char *name, char *why, size_t size)
 {
     char keys[DT_KEY_WHY - 60];
-    const char *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
+    const char *absent = dt_key_absent("", name), *near = nearest_section(name);
     const int section_distance = dt_edit_distance(name, near);
     int distance;
     const dt_key *k = &dt_key_table[nearest_key(NULL, name, &distance)];

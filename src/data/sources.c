@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
+/* Split "PATH:NUMBER": cut the number off item. *weight is 0 if there is none. */
+static dt_err split_weight(char *item, const char *where, double *weight)
 {
     *weight = 0;
     char *colon = strrchr(item, ':'), *end = NULL;
@@ -221,7 +222,7 @@ static bool is_named_already(char *const *paths, int i)
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
     double w;
-    DT_TRY(dt_sources_split_weight(item, opt->where, &w));
+    DT_TRY(split_weight(item, opt->where, &w));
     s->weight[s->n_entries] = w > 0 ? w : 1;
     s->weighted |= w > 0;
 

@@ -26,8 +26,4 @@ void dt_sources_close(dt_sources *s);
 /** Samples of the file that holds sample number i, and its number in that file. */
 const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
 
-/** Split "PATH:NUMBER": cut the number off item. *weight is 0 if there is none. DT_ERR_USAGE, prefixed
- *  with where: invalid weight. */
-dt_err dt_sources_split_weight(char *item, const char *where, double *weight);
-
 #endif

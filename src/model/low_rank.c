@@ -112,12 +112,13 @@ static dt_err b_gradient(const dt_model *m, const struct linear *l, const struct
                          const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, struct low_rows rows)
 {
     dt_matmul db = dt_dense_matmul(p->n_out, p->r, rows.n, true, false, m->opt.dtype, g->dtype);
+    void *to = dt_gradient(g, p->b);
+    if (!to) return DT_OK;
     group(l, rows, p->n_out * p->r, &db);
     db.lda = dy_ld;
     db.ldb = a->r;
     db.accumulate = g->accumulate;
-    return m->ops->matmul(m->dev, &db, dt_at(dy, p->first_out, m->elem), dt_at(h, p->first_r, m->elem),
-                          dt_gradient(g, p->b), m->stream);
+    return m->ops->matmul(m->dev, &db, dt_at(dy, p->first_out, m->elem), dt_at(h, p->first_r, m->elem), to, m->stream);
 }
 
 /* dh = dy B, likewise. */
@@ -145,9 +146,11 @@ static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct
                          const void *in, struct low_rows rows)
 {
     dt_matmul mm = dt_dense_matmul(a->r, l->n_in, rows.n, true, false, m->opt.dtype, g->dtype);
+    void *to = dt_gradient(g, a->a);
+    if (!to) return DT_OK;
     group(l, rows, a->r * l->n_in, &mm);
     mm.accumulate = g->accumulate;
-    return m->ops->matmul(m->dev, &mm, m->s.low_d, in, dt_gradient(g, a->a), m->stream);
+    return m->ops->matmul(m->dev, &mm, m->s.low_d, in, to, m->stream);
 }
 
 /* The gradient of D(x): dh A, summed over all adapters. */
@@ -223,6 +226,7 @@ dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_vi
     const struct low_rows rows = {.n = m->n_tok};
     DT_TRY(
         part_backward(m, NULL, a, &m->low_table[of].part, m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, rows));
+    if (!dt_is_trained(a->a)) return DT_OK;
     DT_TRY(scale(m, a, m->s.low_d, m->n_tok));
     return m->ops->embedding_backward(m->dev, m->s.low_d, m->device.low_at[of], m->device.low_order[of],
                                       dt_gradient(g, a->a), n_learned * a->r, 1, m->opt.dtype, g->dtype, m->stream);

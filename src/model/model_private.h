@@ -596,8 +596,7 @@ dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_p
 /** The same, and y += low Bt. */
 dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
                            int64_t y_ld, struct low_rows rows, void *low);
-/** Gradients of the adapters into g; dx = their contribution to the gradient of x. The layer must have trained
- *  adapters. */
+/** Gradients of the trained adapters into g; dx = the contribution of all to the gradient of x. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                             const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low);
 /** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low_d; then the

@@ -41,6 +41,7 @@ typedef struct export_job {
     dt_st_layout layout;
     const dt_tower *tower; /* that names the tensors in the files; NULL: as here */
     char *config;          /* rank 0: text of the configuration */
+    merge_delta delta;
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
     int fd, fd_file;        /* the file open for writing, and its index */
@@ -184,6 +185,7 @@ static dt_err prepare(export_job *j)
     DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
     j->model = (dt_saved_model){.zero = j->z};
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
+    DT_TRY(merge_open(&j->delta, j->z));
     choose_slots(j);
     if (!j->opt->adapter) DT_TRY(find_tower(j));
     DT_TRY(name_slots(j));
@@ -245,9 +247,10 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 
 /* Convert n stored weights, starting at `first`, to the type of the files. *out is `from`, raw or converted; the
  * contents of the latter two are lost. A finite value that exceeds the type's range is an error. */
-static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t first,
-                      int64_t n, const void **out)
+static dt_err convert(export_job *j, const dt_stored_slot *s, const void *from, int64_t first, int64_t n,
+                      const void **out)
 {
+    const merge_delta *d = &j->delta;
     dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->slice));
     const dt_st_type type = type_of(j, s);
     char *to = j->chunks->converted;
@@ -285,7 +288,7 @@ static dt_err put(export_job *j, const char *path, int i, const char *from, int6
 }
 
 /* Write this rank's range of a tensor. */
-static dt_err write_slot(export_job *j, int i, const merge_delta *d)
+static dt_err write_slot(export_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
     const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->slice)));
@@ -300,7 +303,7 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
         const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->slice, at, n, j->chunks->raw));
-        DT_TRY(convert(j, s, d, from, first, n_weights, &from));
+        DT_TRY(convert(j, s, from, first, n_weights, &from));
         DT_TRY(put(j, path, i, from, first, n_weights));
     }
     return DT_OK;
@@ -346,7 +349,6 @@ static dt_err write_experts(export_job *j, int i, dt_err own, bool *agreed)
 static dt_err write_slots(export_job *j, bool *agreed)
 {
     dt_err err = DT_OK;
-    merge_delta d = {0};
     for (int i = 0; i < j->n_slots && !*agreed; i++) {
         char name[DT_NAME_MAX];
         model_name(j, i, name);
@@ -354,17 +356,16 @@ static dt_err write_slots(export_job *j, bool *agreed)
             err = write_experts(j, i, err, agreed);
             continue;
         }
-        if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
-            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, err);
+        if (!j->opt->adapter && merge_has(&j->delta, &j->slots[i], name)) {
+            err = merge_gather(&j->delta, j->comm, &j->slots[i], name, err);
             *agreed = err != DT_OK;
         }
         if (err == DT_OK && j->slots[i].slice->n > 0) {
             dt_phase_enter(j->phase, "export", j->slots[i].tensor->name);
-            if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i, &d);
+            if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i);
         }
-        merge_free(&d);
+        merge_free(&j->delta);
     }
-    merge_close(&d);
     return err;
 }
 
@@ -451,6 +452,7 @@ static void clean_up(export_job *j, dt_err err)
         dt_remove_part(j->config_part);
         if (j->made_dir) rmdir(j->opt->dir);
     }
+    merge_close(&j->delta);
     dt_st_layout_free(&j->layout);
     free(j->slots);
     for (int i = 0; i < j->n_slots && j->new_row; i++) free(j->new_row[i]);

@@ -9,24 +9,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const merge_part *)a)->name, ((const merge_part *)b)->name);
+}
+
+dt_err merge_open(merge_delta *d, dt_zero *z)
+{
+    const dt_slice *slices = dt_zero_slices(z);
+    const int n = dt_zero_n_slices(z);
+    *d = (merge_delta){.z = z, .parts = malloc(((size_t)n + 1) * sizeof *d->parts)};
+    DT_CHECK(d->parts, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        const dt_tensor *t = dt_zero_tensor(z, &slices[i]);
+        if (t->adapter_scale != 0) d->parts[d->n_parts++] = (merge_part){t->name, &slices[i]};
+    }
+    qsort(d->parts, (size_t)d->n_parts, sizeof *d->parts, by_name);
+    return DT_OK;
+}
+
 /* The slice of MODULE.part of an adapter; NULL: none. */
-static const dt_slice *find_part(dt_zero *z, const char *module, size_t len, const char *part)
+static const dt_slice *find_part(const merge_delta *d, const char *module, size_t len, const char *part)
 {
     char name[2 * DT_NAME_MAX];
-    const dt_slice *slices = dt_zero_slices(z);
+    const merge_part key = {.name = name};
     snprintf(name, sizeof name, "%.*s.%s", (int)len, module, part);
-    for (int i = 0; i < dt_zero_n_slices(z); i++) {
-        const dt_tensor *t = dt_zero_tensor(z, &slices[i]);
-        if (t->adapter_scale != 0 && strcmp(t->name, name) == 0) return &slices[i];
-    }
-    return NULL;
+    const merge_part *found = bsearch(&key, d->parts, (size_t)d->n_parts, sizeof key, by_name);
+    return found ? found->slice : NULL;
 }
 
 /* The same, given the name MODULE.weight. */
-static const dt_slice *find_slice(dt_zero *z, const char *weight, const char *part)
+static const dt_slice *find_slice(const merge_delta *d, const char *weight, const char *part)
 {
     const char *dot = strrchr(weight, '.');
-    return dot && strcmp(dot, ".weight") == 0 ? find_part(z, weight, (size_t)(dot - weight), part) : NULL;
+    return dot && strcmp(dot, ".weight") == 0 ? find_part(d, weight, (size_t)(dot - weight), part) : NULL;
 }
 
 /* The slice of blocks or scales of codes, given its index in the unit; NULL: none. */
@@ -41,24 +57,24 @@ typedef struct adapter_of {
     bool turned;
 } adapter_of;
 
-static adapter_of find_adapter(dt_zero *z, const dt_tensor *t, const char *weight, bool in_first)
+static adapter_of find_adapter(const merge_delta *d, const dt_tensor *t, const char *weight, bool in_first)
 {
     if (t->of_expert && t->fused.name) {
         const dt_tensor all = dt_tensor_fused(t);
         const size_t len = strlen(all.name);
-        return (adapter_of){find_part(z, all.name, len, "lora_A.weight"), find_part(z, all.name, len, "lora_B.weight"),
+        return (adapter_of){find_part(d, all.name, len, "lora_A.weight"), find_part(d, all.name, len, "lora_B.weight"),
                             in_first};
     }
-    adapter_of found = {find_slice(z, weight, "lora_A.weight"), find_slice(z, weight, "lora_B.weight"), in_first};
+    adapter_of found = {find_slice(d, weight, "lora_A.weight"), find_slice(d, weight, "lora_B.weight"), in_first};
     if (!found.a)
         found =
-            (adapter_of){find_slice(z, weight, "lora_embedding_A"), find_slice(z, weight, "lora_embedding_B"), true};
+            (adapter_of){find_slice(d, weight, "lora_embedding_A"), find_slice(d, weight, "lora_embedding_B"), true};
     return found.a && found.b ? found : (adapter_of){0};
 }
 
-bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight)
+bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight)
 {
-    return s->tensor->part == DT_CODES || find_adapter(z, s->tensor, weight, false).a;
+    return s->tensor->part == DT_CODES || find_adapter(d, s->tensor, weight, false).a;
 }
 
 /* ---- matrices gathered on every rank ----------------------------------------------------------------------------- */
@@ -153,8 +169,9 @@ static dt_err take_expert(merge_delta *d, const dt_tensor *t, const dt_tensor *a
 }
 
 /* Collective, agreed. */
-static dt_err gather_expert(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_tensor *t, adapter_of found)
+static dt_err gather_expert(merge_delta *d, dt_comm *comm, const dt_tensor *t, adapter_of found)
 {
+    dt_zero *z = d->z;
     if (d->whole_of != found.a) {
         free(d->whole_a), free(d->whole_b);
         d->whole_of = NULL, d->whole_a = d->whole_b = NULL;
@@ -165,10 +182,11 @@ static dt_err gather_expert(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_
     return dt_comm_agree(comm, take_expert(d, t, dt_zero_tensor(z, found.a), dt_zero_tensor(z, found.b), found.turned));
 }
 
-dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own)
+dt_err merge_gather(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const char *weight, dt_err own)
 {
+    dt_zero *z = d->z;
     const dt_coded *c = &s->tensor->coded;
-    const adapter_of found = find_adapter(z, s->tensor, weight, s->tensor->in_first);
+    const adapter_of found = find_adapter(d, s->tensor, weight, s->tensor->in_first);
     const bool of_experts = found.a && dt_zero_tensor(z, found.a)->adapter_experts > 0;
     const dt_slice *a = of_experts ? NULL : found.a, *b = of_experts ? NULL : found.b;
     const dt_slice *const slices[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
@@ -180,7 +198,7 @@ dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_s
     for (int k = 0; k < 4; k++)
         if (slices[k])
             DT_TRY(dt_comm_join_host(dt_comm_all(comm), whole[k], whole_nbytes(dt_zero_tensor(z, slices[k]))));
-    if (of_experts) return gather_expert(d, comm, z, s->tensor, found);
+    if (of_experts) return gather_expert(d, comm, s->tensor, found);
     return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 
@@ -190,7 +208,9 @@ void merge_free(merge_delta *d)
     free(d->right);
     free(d->blocks);
     free(d->scales);
-    *d = (merge_delta){.whole_of = d->whole_of, .whole_a = d->whole_a, .whole_b = d->whole_b};
+    d->left = d->right = d->scales = NULL;
+    d->blocks = NULL;
+    d->rank = d->cols = 0;
 }
 
 void merge_close(merge_delta *d)
@@ -198,6 +218,7 @@ void merge_close(merge_delta *d)
     merge_free(d);
     free(d->whole_a);
     free(d->whole_b);
+    free(d->parts);
     *d = (merge_delta){0};
 }
 
@@ -262,13 +283,14 @@ dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters)
     const dt_saved_model of = {.zero = z};
     dt_stored_slot *slots;
     int n;
-    dt_err err = dt_comm_agree(comm, dt_stored_slots(&of, 1, &slots, &n));
-    if (err != DT_OK) return err;
     merge_delta d = {0};
+    dt_err err = dt_stored_slots(&of, 1, &slots, &n);
+    if (err == DT_OK) err = merge_open(&d, adapters);
+    err = dt_comm_agree(comm, err);
     for (int i = 0; i < n && err == DT_OK; i++) {
         const char *weight = slots[i].tensor->name;
-        if (!merge_has(adapters, &slots[i], weight)) continue;
-        err = merge_gather(&d, comm, adapters, &slots[i], weight, DT_OK);
+        if (!merge_has(&d, &slots[i], weight)) continue;
+        err = merge_gather(&d, comm, &slots[i], weight, DT_OK);
         if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
         merge_free(&d);
     }

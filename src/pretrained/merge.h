@@ -4,6 +4,12 @@
 
 #include "dtrain/checkpoint/stored.h"
 
+/** A matrix of an adapter, by its name. */
+typedef struct merge_part {
+    const char *name;
+    const dt_slice *slice;
+} merge_part;
+
 /** The update of a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]; rank 0: none. For quantised
  *  weights also the scales. */
 typedef struct merge_delta {
@@ -14,22 +20,28 @@ typedef struct merge_delta {
     /* of all experts of a slot, for the next expert; whole_a: of this slice */
     const dt_slice *whole_of;
     float *whole_a, *whole_b;
+    dt_zero *z;        /* that has the adapters: the model itself, or a separate one */
+    merge_part *parts; /* [n_parts] of all adapters, sorted */
+    int n_parts;
 } merge_delta;
 
-/** True if this tensor consists of codes, or if z (its own model or a separate adapter model) has an adapter for it.
- *  weight: its name, or that of the head tied to it. Equal on all ranks. */
-bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight);
+/** List the adapters of z. d: out, freed with merge_close. Local. DT_ERR_MEMORY. */
+dt_err merge_open(merge_delta *d, dt_zero *z);
+
+/** True if this tensor consists of codes, or if there is an adapter for it. weight: its name, or that of the head tied
+ *  to it. Equal on all ranks. */
+bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight);
 /** Gather the adapter and the scales of a weight from all ranks. own: this rank's error so far, on which the ranks
  *  first agree. Collective, agreed. */
-dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own);
+dt_err merge_gather(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const char *weight, dt_err own);
 /** w[i] = weight first + i of a tensor of codes. `codes` starts at that weight. Local. */
 void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, int64_t first, int64_t n, float *w);
 /** w[i] += delta of element first + i, i < n, in fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
 /** Merge the adapters in `adapters` into the weights of z. Collective, agreed. */
 dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters);
-void merge_free(merge_delta *d); /* keeps what is for the next expert; safe on {0} */
-void merge_close(merge_delta *d);
+void merge_free(merge_delta *d);  /* of one weight; safe on {0} */
+void merge_close(merge_delta *d); /* safe on {0} */
 /** A whole parameter as floats, on every rank. own: as merge_gather. whole: out, malloc'ed. Collective, agreed. */
 dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, float **whole);
 

@@ -228,7 +228,12 @@ static dt_err make_adapters(dt_unit *adapters, const dt_lora *lora, const dt_mod
             const dt_tensor *t = &units[u].tensors[i];
             if (t->adapter_scale == 0) continue;
             err = dt_unit_add(adapters, t->name, t->n_dims, t->shape, true, true, 0, 0);
-            if (err == DT_OK) adapters->tensors[adapters->n_tensors - 1].adapter_scale = t->adapter_scale;
+            if (err != DT_OK) continue;
+            dt_tensor *added = &adapters->tensors[adapters->n_tensors - 1];
+            added->adapter_scale = t->adapter_scale;
+            added->of_expert = t->of_expert;
+            added->adapter_experts = t->adapter_experts;
+            added->adapter_depth = t->adapter_depth;
         }
     dt_model_free_units(units, n_units);
     dt_units_choose_trained(adapters, 1, NULL, NULL);

@@ -30,7 +30,8 @@ static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
     return DT_OK;
 }
 
-int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n)
+/* The longest token that starts at text, -1: none; *n: its length in bytes. */
+static int find_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n)
 {
     int best = -1;
     int32_t at = nbytes ? t->root[(unsigned char)text[0]] : 0;
@@ -46,7 +47,7 @@ bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least,
 {
     if (!t->longest) return false;
     for (size_t i = least > t->longest ? least - t->longest : 0, len; i <= at && i < n; i++)
-        if (dt_trie_longest(t, text + i, n - i, &len) >= 0 && i + len >= least) return true;
+        if (find_longest(t, text + i, n - i, &len) >= 0 && i + len >= least) return true;
     return false;
 }
 
@@ -133,7 +134,7 @@ bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_m
     const dt_trie *t = &a->trie[which];
     if (!t->longest) return false;
     for (size_t i = match->from, n; i < p->to;) {
-        const int k = t->root[(unsigned char)p->text[i]] ? dt_trie_longest(t, p->text + i, p->to - i, &n) : -1;
+        const int k = t->root[(unsigned char)p->text[i]] ? find_longest(t, p->text + i, p->to - i, &n) : -1;
         if (k < 0) {
             i++;
             continue;

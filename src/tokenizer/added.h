@@ -63,9 +63,6 @@ dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, co
 size_t dt_added_nbytes(const dt_added *a);
 void dt_added_free(dt_added *a); /* safe on {0} */
 
-/** The longest token that starts at text, -1: none; *n: its length in bytes. */
-int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n);
-
 /** Next token in a segment: the one that starts first, ties to the longest. from: start of the search;
  *  text_from: start of the text not matched so far. *found: a match at begin .. end; the search continues
  *  at from. */

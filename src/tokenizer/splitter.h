@@ -53,9 +53,6 @@ dt_err dt_splitter_map_bytes(dt_splitter *s);
 /** Fields of a Metaspace pre-tokenizer or decoder. */
 dt_err dt_metaspace_read(const dt_spec *spec, char replacement[5], dt_prefix_where *where, bool *split);
 
-/** Set at_line and at_space of a step if its expression is known. */
-void dt_split_known(const char *pattern, dt_split_step *step);
-
 /** Called for each piece, in order. */
 typedef dt_err (*dt_piece_visit)(void *ctx, dt_segment *piece);
 typedef struct dt_split_run {

@@ -44,7 +44,7 @@ static const struct {
 };
 
 /* Some files contain a newline where others contain its escape. */
-void dt_split_known(const char *raw, dt_split_step *step)
+static void split_known(const char *raw, dt_split_step *step)
 {
     char pattern[512];
     size_t n = 0;
@@ -103,7 +103,7 @@ static dt_err read_split(dt_splitter *s, const dt_spec *spec)
     DT_TRY(dt_spec_bool(spec, "invert", &step->invert));
     DT_TRY(dt_pattern_read(spec, &step->pattern, &text, &literal));
     const bool plain = step->behavior == DT_SPLIT_ISOLATED || (step->behavior == DT_SPLIT_REMOVED && step->invert);
-    if (!literal && plain) dt_split_known(text, step);
+    if (!literal && plain) split_known(text, step);
     return DT_OK;
 }
 
@@ -122,7 +122,7 @@ static dt_err read_byte_level(dt_splitter *s, const dt_spec *spec)
     }
     if (regex) {
         DT_TRY(add_pattern(s, spec, gpt2, DT_REGEX_ONIGURUMA, DT_SPLIT_ISOLATED, false, &step));
-        dt_split_known(gpt2, step);
+        split_known(gpt2, step);
     }
     s->ends_with_bytes = true;
     return DT_OK;

@@ -76,7 +76,7 @@ static bool has_patterns(const dt_id_decoder *d)
     return false;
 }
 
-char *dt_json_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes)
+static char *decode_ids(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes)
 {
     const dt_json_tokenizer *j = t->impl;
     dt_texts row[2] = {0};
@@ -209,7 +209,7 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
                                           .encoder_nbytes = dt_bpe_work_nbytes,
                                           .encode = dt_json_encode,
                                           .cut = dt_json_cut,
-                                          .decode = dt_json_decode};
+                                          .decode = decode_ids};
 
 /* Users often pass a run's directory instead of its model's. */
 static dt_err check_is_there(const char *directory, const char *file)

@@ -48,6 +48,5 @@ size_t dt_json_cut(const dt_tokenizer *t, const char *text, size_t nbytes);
 dt_err dt_json_encoder_open(dt_encoder *e);
 void dt_json_encoder_close(dt_encoder *e);
 dt_err dt_json_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids, int64_t *ends);
-char *dt_json_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, size_t *nbytes);
 
 #endif

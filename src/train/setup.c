@@ -28,101 +28,31 @@ static void check_needed(dt_run *run)
                 run->cfg.zero_stage, run->cfg.run_task);
 }
 
-/* Keys of [model] that describe a model, and the fields with the values that it has. */
-static const struct shape_key {
-    const char *key;
-    enum { SHAPE_SIZE, SHAPE_NUMBER, SHAPE_BOOLEAN } kind;
-    size_t text_at, value_at; /* in dt_config: "" if not set; in dt_model_config */
-} SHAPE_KEYS[] = {
-#define SHAPE_KEY(kind, key, field)                                                                                    \
-    {                                                                                                                  \
-#key, kind, offsetof(dt_config, model_##key), offsetof(dt_model_config, field)                                 \
-    }
-#define SHAPE_KEY_SIZE(key) SHAPE_KEY(SHAPE_SIZE, key, key)
-    SHAPE_KEY_SIZE(hidden_size),
-    SHAPE_KEY_SIZE(intermediate_size),
-    SHAPE_KEY_SIZE(num_hidden_layers),
-    SHAPE_KEY_SIZE(num_attention_heads),
-    SHAPE_KEY_SIZE(num_key_value_heads),
-    SHAPE_KEY_SIZE(head_dim),
-    SHAPE_KEY_SIZE(vocab_size),
-    SHAPE_KEY_SIZE(max_position_embeddings),
-    SHAPE_KEY_SIZE(num_experts),
-    SHAPE_KEY_SIZE(num_experts_per_tok),
-    SHAPE_KEY_SIZE(moe_intermediate_size),
-    SHAPE_KEY_SIZE(shared_expert_intermediate_size),
-    SHAPE_KEY_SIZE(linear_num_key_heads),
-    SHAPE_KEY_SIZE(linear_num_value_heads),
-    SHAPE_KEY_SIZE(linear_key_head_dim),
-    SHAPE_KEY_SIZE(linear_value_head_dim),
-    SHAPE_KEY_SIZE(linear_conv_kernel_dim),
-    SHAPE_KEY_SIZE(q_lora_rank),
-    SHAPE_KEY_SIZE(kv_lora_rank),
-    SHAPE_KEY_SIZE(qk_rope_head_dim),
-    SHAPE_KEY_SIZE(v_head_dim),
-    SHAPE_KEY_SIZE(n_group),
-    SHAPE_KEY_SIZE(topk_group),
-    SHAPE_KEY(SHAPE_NUMBER, routed_scaling_factor, routed_scaling_factor),
-    SHAPE_KEY(SHAPE_NUMBER, rope_theta, rope_theta),
-    SHAPE_KEY(SHAPE_NUMBER, rms_norm_eps, norm_eps),
-    SHAPE_KEY(SHAPE_BOOLEAN, tie_word_embeddings, tie_word_embeddings),
-    SHAPE_KEY(SHAPE_BOOLEAN, mlp_bias, mlp_bias),
-    SHAPE_KEY(SHAPE_BOOLEAN, norm_topk_prob, norm_topk_prob),
-#undef SHAPE_KEY_SIZE
-#undef SHAPE_KEY
-};
-
-static double shape_value(const struct shape_key *k, const dt_model_config *mc)
+static void list_difference(void *self, const char *name, const char *before, const char *now)
 {
-    const char *at = (const char *)mc + k->value_at;
-    if (k->kind == SHAPE_BOOLEAN) return *(const bool *)at;
-    return k->kind == SHAPE_NUMBER ? *(const double *)at : (double)*(const int64_t *)at;
-}
-
-static double shape_stated(const struct shape_key *k, const char *text)
-{
-    return k->kind == SHAPE_BOOLEAN ? strcmp(text, "true") == 0 : strtod(text, NULL);
-}
-
-static void append_difference(char list[512], const struct shape_key *k, double stated, double found)
-{
-    const size_t len = strlen(list);
-    const char *comma = len ? ", " : "";
-    if (k->kind == SHAPE_BOOLEAN)
-        snprintf(list + len, 512 - len, "%s%s = %s (it has %s)", comma, k->key, stated != 0 ? "true" : "false",
-                 found != 0 ? "true" : "false");
-    else
-        snprintf(list + len, 512 - len, "%s%s = %.15g (it has %.15g)", comma, k->key, stated, found);
+    enum { SIZE = 512 };
+    char *list = self;
+    const size_t len = strlen(list), n = strlen(name);
+    if (n > 6 && strcmp(name + n - 6, "_pdrop") == 0) return;
+    snprintf(list + len, SIZE - len, "%s%s = %s%s%s%s", len ? ", " : "", name, now, *before ? " (it has " : "", before,
+             *before ? ")" : "");
 }
 
 /* Keys given in addition to path describe the expected model. Differences from the actual model are reported in one
- * line, and path takes precedence. file: the model of model.config, or NULL. */
-static void compare_shape(const dt_config *cfg, const dt_model_config *file, const dt_model_config *found)
+ * line, and path takes precedence. */
+static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
 {
     char differ[512] = "";
-    const char *type = dt_family_name(found->family);
-    const char *stated_type = file ? dt_family_name(file->family) : cfg->model_model_type;
-    if (*stated_type && strcmp(stated_type, type) != 0)
-        snprintf(differ, sizeof differ, "model_type = %s (it has %s)", stated_type, type);
-    for (size_t i = 0; i < sizeof SHAPE_KEYS / sizeof SHAPE_KEYS[0]; i++) {
-        const struct shape_key *k = &SHAPE_KEYS[i];
-        const char *text = *(const char *const *)((const char *)cfg + k->text_at);
-        const double have = shape_value(k, found), want = file    ? shape_value(k, file)
-                                                          : *text ? shape_stated(k, text)
-                                                                  : have;
-        if (want != have) append_difference(differ, k, want, have);
+    dt_model_config file;
+    if (*cfg->model_config) {
+        DT_TRY(dt_model_config_from_keys(&file, cfg));
+        dt_model_config_compare(found, &file, list_difference, differ);
+        dt_model_config_free(&file);
+    } else {
+        DT_TRY(dt_model_config_compare_keys(cfg, found, list_difference, differ));
     }
     if (*differ)
         DT_WARN("[model] keys that differ from the model of path = %s are ignored: %s", cfg->model_path, differ);
-}
-
-static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *found)
-{
-    dt_model_config file;
-    if (!*cfg->model_config) return compare_shape(cfg, NULL, found), DT_OK;
-    DT_TRY(dt_model_config_from_keys(&file, cfg));
-    compare_shape(cfg, &file, found);
-    dt_model_config_free(&file);
     return DT_OK;
 }
 
@@ -211,6 +141,7 @@ static dt_err open_model_config(dt_run *run)
     if (run_trains(run)) run->pretrained.base = &run->base; /* an evaluation saves no checkpoints */
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
+    DT_TRY(dt_model_config_set_losses(cfg, run->pretrained.config_name, &run->pretrained.model_config));
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
     return !run->comm || dt_comm_first(run->comm) ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
@@ -509,6 +440,13 @@ static dt_err check_saves(const dt_run *run)
                     "expected all, found trainable: it omits what %s contains, but this run replaces or removes that "
                     "file; use all, or set model.path to the model that the run was started from",
                     run->base.path);
+    for (int u = 0; u < run->n_units; u++)
+        for (int i = 0; i < run->units[u].n_tensors; i++) {
+            const dt_tensor *t = &run->units[u].tensors[i];
+            DT_CONFIG_CHECK(t->adapter_scale == 0 || t->trainable, cfg, "checkpoint", "save",
+                            "expected all, found trainable: it would omit %s, which model.freeze = %s freezes", t->name,
+                            cfg->model_freeze);
+        }
     return DT_OK;
 }
 

@@ -284,7 +284,8 @@ dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t)
     return (dt_state_nbytes){n, sizeof(float) * (double)dt_ceil_div(t->n_elems, DT_BLOCK8)};
 }
 
-bool zero_covers(const zero_layout *l, int a, const zero_span *span)
+/* Does array a store the elements of this span? */
+static bool covers(const zero_layout *l, int a, const zero_span *span)
 {
     const zero_array *array = &l->array[a];
     if (array->state < 0) return true;
@@ -298,7 +299,7 @@ int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x)
     for (int k = 0; k < ul->n_spans; k++) {
         const zero_span *span = &l->spans[ul->first_span + k];
         if (span->start > x) break;
-        if (!zero_covers(l, a, span)) continue;
+        if (!covers(l, a, span)) continue;
         n += (span->start - n % ZERO_PACKED_ALIGN + ZERO_PACKED_ALIGN) % ZERO_PACKED_ALIGN;
         n += dt_min_i64(span->len, x - span->start);
     }

@@ -148,8 +148,6 @@ void zero_layout_free(zero_layout *l);
 static inline int zero_state_array(int k) { return 1 + k; }
 static inline int zero_scale_array(const zero_layout *l, int k) { return 1 + l->n_states + k; }
 static inline int zero_plain_array(const zero_layout *l, int k) { return 1 + 2 * l->n_states + k; }
-/** Does array a store the elements of this span? */
-bool zero_covers(const zero_layout *l, int a, const zero_span *span);
 /** Elements of unit u's trained part before element x that array a stores, with gaps that keep the alignment of
  *  spans. */
 int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x);

@@ -151,9 +151,6 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json);
 dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
 /** Read images. pixels: out [n, S, S, 3]. DT_ERR_DATA. */
 dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels);
-/** Read the grids of images; zeros if images are not grids. grid: out [n]. DT_ERR_DATA: also if the images are not
- *  complete. */
-dt_err dt_dataset_read_grids(dt_dataset *d, int64_t first, int64_t n, uint32_t *grid);
 
 /** Result of packing a file. */
 typedef struct dt_packing_info {

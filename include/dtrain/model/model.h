@@ -140,6 +140,10 @@ dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *
 /** The configuration of [model]: `config` (a file) or inline keys; inline keys override `config`. Not for `path`. mc:
  *  out, freed with dt_model_config_free. DT_ERR_USAGE, DT_ERR_DATA. */
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg);
+/** Set the keys of [model] that select the loss of routers in the text of a config.json: the only ones that apply to a
+ *  model of `path`. name: of the text in messages; json_text: replaced. DT_ERR_USAGE: its family has no such keys.
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_model_config_set_losses(const dt_config *cfg, const char *name, char **json_text);
 /** Free the configuration, with its vision part. Safe on {0}; leaves {0}. */
 void dt_model_config_free(dt_model_config *mc);
 /** Set the dropout of attention, embedding, residual branches and projector. Negative: no change. */
@@ -169,6 +173,10 @@ typedef void (*dt_model_visit)(void *self, const char *name, const char *before,
  *  struct. */
 void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
                              void *self);
+/** Call visit for each key of [model] with a value that differs from that of `found`. before: "" if no single field has
+ *  the key's name. Not for `config`. DT_ERR_MEMORY. */
+dt_err dt_model_config_compare_keys(const dt_config *cfg, const dt_model_config *found, dt_model_visit visit,
+                                    void *self);
 /** Names as in config.json: "llama", "silu", "linear" ("none" without rotary embedding). */
 const char *dt_family_name(const dt_family *family);
 const char *dt_activation_name(dt_activation act);

@@ -43,7 +43,8 @@ dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *
     return n ? dt_array_read(&d->column[DT_COL_PIXELS], first, n, pixels) : DT_OK;
 }
 
-dt_err dt_dataset_read_grids(dt_dataset *d, int64_t first, int64_t n, uint32_t *grid)
+/* Zeros if images are not grids. */
+static dt_err read_grids(dt_dataset *d, int64_t first, int64_t n, uint32_t *grid)
 {
     memset(grid, 0, (size_t)n * sizeof *grid);
     if (!d->info.images.grids || n == 0) return DT_OK;
@@ -114,7 +115,7 @@ static dt_err check_grids(dt_dataset *d, int64_t first, int64_t n)
     uint32_t *grid;
     if (!d->info.images.grids || n == 0) return DT_OK;
     DT_ALLOC(grid, n, "%s: out of memory for the grids of %" PRId64 " cells", d->path, n);
-    const dt_err err = dt_dataset_read_grids(d, first, n, grid);
+    const dt_err err = read_grids(d, first, n, grid);
     free(grid);
     return err;
 }
@@ -172,7 +173,7 @@ dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_ba
     if (!to) return DT_OK;
     const int32_t at = to->n;
     uint8_t *pixels = dt_images_append(to, b->n_seq - 1, (int32_t)n);
-    DT_TRY(dt_dataset_read_grids(set->dataset, first, n, to->grid + at));
+    DT_TRY(read_grids(set->dataset, first, n, to->grid + at));
     return read_for_batch(set->dataset, first, n, pixels, to->image_nbytes);
 }
 

@@ -102,8 +102,6 @@ dt_err generate_describe_images(app *a);
 dt_err generate_find_images(app *a);
 /** Callback dt_generate_options.image for sequences of a->prompts; ctx: a. */
 dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid);
-/** Read one image in the tower's format into pixels [generate_image_nbytes]. */
-dt_err generate_read_image(app *a, const char *path, uint8_t *pixels, uint32_t *grid);
 /** The same, for an image of at most `most` cells: pixels: out, malloc'ed. An image without cells counts as one. */
 dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells, uint32_t *grid);
 size_t generate_image_nbytes(const app *a); /* of a vision-language model */

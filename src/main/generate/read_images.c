@@ -101,7 +101,8 @@ dt_err generate_describe_images(app *a)
     return DT_OK;
 }
 
-dt_err generate_read_image(app *a, const char *path, uint8_t *pixels, uint32_t *grid)
+/* Read one image in the tower's format into pixels [generate_image_nbytes]. */
+static dt_err read_image(app *a, const char *path, uint8_t *pixels, uint32_t *grid)
 {
     const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
     int64_t rows, columns;
@@ -190,9 +191,9 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
     char path[PATH_MAX];
     const int prompt = (int)(s->number / (uint64_t)a->n_out);
     const char *name = name_of(a, prompt, k);
-    if (dt_image_is_data(name)) return generate_read_image(a, name, pixels, grid);
+    if (dt_image_is_data(name)) return read_image(a, name, pixels, grid);
     DT_TRY(path_of(a, prompt, k, path));
-    return generate_read_image(a, path, pixels, grid);
+    return read_image(a, path, pixels, grid);
 }
 
 /* A pass holds at least the largest image. */

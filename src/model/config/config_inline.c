@@ -97,12 +97,13 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
     return dt_config_fail(cfg, "model", k->key, "expected %s, found %s", EXPECTED[k->kind], value);
 }
 
-static dt_err merge_inline(const dt_config *cfg, json_t *root)
+/* The keys of a list, or all. */
+static dt_err merge_inline(const dt_config *cfg, const char *list, json_t *root)
 {
     for (int i = 0; i < N_KEYS; i++) {
         const inline_key *k = &KEYS[i];
         json_t *v = NULL;
-        if (value_of(cfg, k)[0] == '\0') continue;
+        if (value_of(cfg, k)[0] == '\0' || (list && !dt_has_word(list, k->key))) continue;
         DT_TRY(to_json(cfg, k, &v));
         const dt_family *f = dt_family_find_type(root);
         DT_CHECK(json_object_set_new(root, f ? dt_family_key_name(f, k->key) : k->key, v) == 0, DT_ERR_MEMORY,
@@ -173,7 +174,7 @@ static dt_err at_its_line(const dt_config *cfg, dt_err err)
 /* root: the JSON of the model; source: the same, with its name. */
 static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *source, json_t *root, bool inline_only)
 {
-    DT_TRY(merge_inline(cfg, root));
+    DT_TRY(merge_inline(cfg, NULL, root));
     put_rope_first(cfg, root);
     DT_TRY(dt_model_config_from_json(mc, source));
     if (inline_only) { /* required by other programs that read config.json */
@@ -226,4 +227,74 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     if (err == DT_OK) return DT_OK;
     dt_model_config_free(mc);
     return file ? err : at_its_line(cfg, err);
+}
+
+dt_err dt_model_config_set_losses(const dt_config *cfg, const char *name, char **json_text)
+{
+    json_t *root;
+    if (!*cfg->model_output_router_logits && !*cfg->model_router_aux_loss_coef) return DT_OK;
+    DT_TRY(dt_json_parse(&root, name, *json_text, strlen(*json_text), 0));
+    json_t *inner = json_object_get(root, "text_config");
+    dt_err err = merge_inline(cfg, "output_router_logits, router_aux_loss_coef", json_is_object(inner) ? inner : root);
+    char *text = err == DT_OK ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
+    if (text) free(*json_text), *json_text = text;
+    json_decref(root);
+    return err;
+}
+
+/* ---- keys next to a model of `path` ------------------------------------------------------------------------------ */
+
+/* The differences that a key makes. */
+typedef struct of_key {
+    const char *only; /* count fields whose names begin with it; "": all */
+    const char *key;
+    int n;
+    char has[64]; /* the model's value of the field of this name; "": the key is not the name of a field */
+} of_key;
+
+static void see_difference(void *self, const char *name, const char *before, const char *now)
+{
+    of_key *d = self;
+    if (strncmp(name, d->only, strlen(d->only)) != 0) return;
+    d->n++;
+    if (strcmp(name, d->key) == 0) snprintf(d->has, sizeof d->has, "%s", before);
+}
+
+/* Does the model differ from found with the keys of a list set? A value that does not fit differs, too. */
+static dt_err compare_with(const dt_config *cfg, const char *list, const dt_model_config *found, of_key *d)
+{
+    dt_model_config stated = {0};
+    json_t *root;
+    DT_TRY(dt_json_parse(&root, "[model]", found->json, strlen(found->json), 0));
+    json_t *text = json_object_get(root, "text_config"), *inner = json_is_object(text) ? text : root;
+    dt_err err = merge_inline(cfg, list, inner);
+    if (err == DT_OK && *d->only) put_rope_first(cfg, inner);
+    if (err == DT_OK)
+        err = dt_model_config_from_json(&stated, &(dt_spec){.file = "[model]", .err = DT_ERR_USAGE, .value = root});
+    if (err == DT_OK)
+        dt_model_config_compare(found, &stated, see_difference, d);
+    else if (err != DT_ERR_MEMORY)
+        d->n = 1;
+    dt_model_config_free(&stated);
+    json_decref(root);
+    if (err == DT_ERR_MEMORY) return err;
+    dt_error_clear();
+    return DT_OK;
+}
+
+dt_err dt_model_config_compare_keys(const dt_config *cfg, const dt_model_config *found, dt_model_visit visit,
+                                    void *self)
+{
+    const char *type = cfg->model_model_type, *has = dt_family_name(found->family);
+    if (*type && strcmp(type, has) != 0) visit(self, "model_type", has, type);
+    for (int i = 1; i < N_KEYS; i++) { /* all but model_type */
+        const inline_key *k = &KEYS[i];
+        const bool rope = strncmp(k->key, "rope_", 5) == 0;
+        of_key d = {.only = rope ? k->key : "", .key = k->key};
+        if (value_of(cfg, k)[0] == '\0') continue;
+        DT_TRY(compare_with(cfg, rope ? "rope_theta, rope_scaling" : k->key, found, &d));
+        if (d.n > 0) visit(self, k->key, d.has, value_of(cfg, k));
+    }
+    return DT_OK;
 }

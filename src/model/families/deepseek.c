@@ -89,25 +89,9 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
     return strcmp(method, "greedy") == 0 ? DT_OK : dt_spec_bad(root, "topk_method", "greedy or group_limited_greedy");
 }
 
-/* Rows of a block's table, from the MLP on. */
-#define CORRECTED                                                                                                      \
-    {                                                                                                                  \
-        SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE | BARE                      \
-    }
-#define MIXTURE                                                                                                        \
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},                                                \
-        {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},                                                       \
-        {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},                                                         \
-        {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},                                                     \
-        {SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},                                                       \
-        {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                       \
-        {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                         \
-        {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT},                     \
-        {SLOT_UP, "mlp.shared_experts.gate_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                                       \
-        {SLOT_UP, "mlp.shared_experts.up_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                                         \
-    {                                                                                                                  \
-        SLOT_DOWN, "mlp.shared_experts.down_proj", SIZE_C, SIZE_S, 0, 0, SPARSE                                        \
-    }
+/* Rows of a block's table, starting at the MLP. */
+#define CORRECTED ROW(SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE | BARE)
+#define MIXTURE MLP_ROWS("mlp", SIZE_F, 0, DENSE), EXPERT_ROWS, SHARED_ROWS("mlp.shared_experts")
 
 #define EXPERT_KEYS                                                                                                    \
     {"attention_bias", NULL}, {"num_experts", "n_routed_experts"}, {"num_experts_per_tok", NULL},                      \
@@ -177,17 +161,16 @@ static dt_err read_v2(const dt_spec *root, dt_model_config *mc)
 }
 
 #define LATENT                                                                                                         \
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},                                                         \
-        {SLOT_LATENT_IN, "self_attn.kv_a_proj_with_mqa", SIZE_LKR, SIZE_C, IF(qkv_bias), 0, 0},                        \
-        {SLOT_LATENT_IN, "self_attn.q_a_proj", SIZE_LQ, SIZE_C, IF(qkv_bias), IF(q_compressed), 0},                    \
-        {SLOT_LATENT_IN, "self_attn.q_proj", SIZE_Q, SIZE_C, 0, IF(q_plain), ADAPT_BY_DEFAULT},                        \
-        {SLOT_K_NORM, "self_attn.kv_a_layernorm", SIZE_LK, NO_SIZE, 0, 0, 0},                                          \
-        {SLOT_Q_NORM, "self_attn.q_a_layernorm", SIZE_LQ, NO_SIZE, 0, IF(q_compressed), 0},                            \
-        {SLOT_LATENT_KV, "self_attn.kv_b_proj", SIZE_LKV, SIZE_LK, 0, 0, ADAPT_BY_DEFAULT},                            \
-        {SLOT_LATENT_Q, "self_attn.q_b_proj", SIZE_Q, SIZE_LQ, 0, IF(q_compressed), ADAPT_BY_DEFAULT},                 \
-    {                                                                                                                  \
-        SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_O, IF(o_bias), 0, 0                                                   \
-    }
+    NORM_ROW(SLOT_NORM1, "input_layernorm"),                                                                           \
+        ROW(SLOT_LATENT_IN, "self_attn.kv_a_proj_with_mqa", SIZE_LKR, SIZE_C, IF(qkv_bias), 0, 0),                     \
+        ROW(SLOT_LATENT_IN, "self_attn.q_a_proj", SIZE_LQ, SIZE_C, IF(qkv_bias), IF(q_compressed), 0),                 \
+        ROW(SLOT_LATENT_IN, "self_attn.q_proj", SIZE_Q, SIZE_C, 0, IF(q_plain), ADAPT_BY_DEFAULT),                     \
+        ROW(SLOT_K_NORM, "self_attn.kv_a_layernorm", SIZE_LK, NO_SIZE, 0, 0, 0),                                       \
+        ROW(SLOT_Q_NORM, "self_attn.q_a_layernorm", SIZE_LQ, NO_SIZE, 0, IF(q_compressed), 0),                         \
+        ROW(SLOT_LATENT_KV, "self_attn.kv_b_proj", SIZE_LKV, SIZE_LK, 0, 0, ADAPT_BY_DEFAULT),                         \
+        ROW(SLOT_LATENT_Q, "self_attn.q_b_proj", SIZE_Q, SIZE_LQ, 0, IF(q_compressed), ADAPT_BY_DEFAULT),              \
+        ROW(SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_O, IF(o_bias), 0, 0),                                             \
+        NORM_ROW(SLOT_NORM2, "post_attention_layernorm")
 
 static const struct module V3_BLOCK[MAX_MODULES] = {LATENT, MIXTURE, CORRECTED};
 static const struct module V2_BLOCK[MAX_MODULES] = {LATENT, MIXTURE};
@@ -237,17 +220,8 @@ static dt_err read_glm(const dt_spec *root, dt_model_config *mc)
     return read_sigmoid_router(root, mc);
 }
 
-static const struct module GLM_BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
-    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
-    MIXTURE,
-    CORRECTED,
-};
+static const struct module GLM_BLOCK[MAX_MODULES] = {LLAMA_ROWS(DENSE), EXPERT_ROWS, SHARED_ROWS("mlp.shared_experts"),
+                                                     CORRECTED};
 
 const dt_family dt_family_glm4_moe = {
     .name = {"glm4_moe", "Glm4MoeForCausalLM", "Glm4MoeForSequenceClassification"},

@@ -21,26 +21,15 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_window(root, mc, false);
 }
 
-#define ATTENTION                                                                                                      \
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},                                                         \
-        {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},                             \
-        {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},                                            \
-        {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},                             \
-    {                                                                                                                  \
-        SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0                                                            \
-    }
+#define ATTENTION NORM_ROW(SLOT_NORM1, "input_layernorm"), QKV_ROWS(SIZE_Q, 0), O_ROW(0)
 #define MLP                                                                                                            \
-    {SLOT_UP, "mlp.gate_up_proj", SIZE_U, SIZE_C, 0, 0, 0}, { SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0 }
+    ROW(SLOT_UP, "mlp.gate_up_proj", SIZE_U, SIZE_C, 0, 0, 0), ROW(SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0)
 
-static const struct module GLM_BLOCK[MAX_MODULES] = {
-    ATTENTION, {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0}, MLP};
+static const struct module GLM_BLOCK[MAX_MODULES] = {ATTENTION, NORM_ROW(SLOT_NORM2, "post_attention_layernorm"), MLP};
 
-static const struct module GLM4_BLOCK[MAX_MODULES] = {
-    ATTENTION,
-    {SLOT_NORM2, "post_self_attn_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_NORM3, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    MLP,
-    {SLOT_NORM4, "post_mlp_layernorm", SIZE_C, NO_SIZE, 0, 0, 0}};
+static const struct module GLM4_BLOCK[MAX_MODULES] = {ATTENTION, NORM_ROW(SLOT_NORM2, "post_self_attn_layernorm"),
+                                                      NORM_ROW(SLOT_NORM3, "post_attention_layernorm"), MLP,
+                                                      NORM_ROW(SLOT_NORM4, "post_mlp_layernorm")};
 
 #define GLM_MISSING                                                                                                    \
     {                                                                                                                  \

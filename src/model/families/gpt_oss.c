@@ -6,13 +6,11 @@
 enum { EXPERTS = SPARSE | PER_EXPERT | IN_FIRST };
 
 static const struct module BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    NORM_ROW(SLOT_NORM1, "input_layernorm"),
+    QKV_ROWS(SIZE_Q, 0),
     {SLOT_SINKS, "self_attn.sinks", SIZE_HEADS, NO_SIZE, 0, 0, BARE},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    O_ROW(0),
+    NORM_ROW(SLOT_NORM2, "post_attention_layernorm"),
     {SLOT_ROUTER, "mlp.router", SIZE_E, SIZE_C, UNCONDITIONAL, 0, SPARSE},
     {SLOT_EXPERT_UP, "mlp.experts.%d.gate_up_proj", SIZE_XX, SIZE_C, UNCONDITIONAL, 0, EXPERTS},
     {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, UNCONDITIONAL, 0, EXPERTS},
@@ -70,6 +68,5 @@ const dt_family dt_family_gpt_oss = {.name = {"gpt_oss", "GptOssForCausalLM", "G
                                               {"attention_bias", NULL},
                                               {"num_experts", "num_local_experts"},
                                               {"num_experts_per_tok", NULL},
-                                              {"output_router_logits", NULL},
-                                              {"router_aux_loss_coef", NULL}},
+                                              LOSS_KEYS},
                                      .read = read};

@@ -6,19 +6,7 @@ const struct module dt_llama_embed[MAX_MODULES] = {
     {SLOT_TOKENS, "model.embed_tokens", SIZE_V, SIZE_C, 0, 0, 0},
 };
 
-const struct module dt_llama_block[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
-    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, IF(mlp_bias), 0, 0},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, IF(mlp_bias), 0, 0},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, IF(mlp_bias), 0, 0},
-};
+const struct module dt_llama_block[MAX_MODULES] = {LLAMA_ROWS(0)};
 
 const struct module dt_llama_head[MAX_MODULES] = {
     {SLOT_FINAL_NORM, "model.norm", SIZE_C, NO_SIZE, 0, 0, 0},

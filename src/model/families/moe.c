@@ -30,20 +30,7 @@ dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc)
 
 /* ---- Qwen3-MoE --------------------------------------------------------------------------------------------------- */
 
-static const struct module QWEN3_BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, 0, 0},
-    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, 0, 0},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
-    EXPERT_MODULES,
-};
+static const struct module QWEN3_BLOCK[MAX_MODULES] = {LLAMA_ROWS(DENSE), EXPERT_ROWS};
 
 /* Layers with experts: every decoder_sparse_step-th, except those in mlp_only_layers. */
 static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
@@ -100,18 +87,7 @@ const dt_family dt_family_qwen3_moe = {
 
 /* ---- Qwen2-MoE --------------------------------------------------------------------------------------------------- */
 
-static const struct module QWEN2_BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
-    QWEN_MIXTURE,
-};
+static const struct module QWEN2_BLOCK[MAX_MODULES] = {LLAMA_ROWS(DENSE), QWEN_MIXTURE};
 
 static dt_err read_qwen2_moe(const dt_spec *root, dt_model_config *mc)
 {
@@ -147,12 +123,9 @@ const dt_family dt_family_qwen2_moe = {
 /* ---- Mixtral ----------------------------------------------------------------------------------------------------- */
 
 static const struct module MIXTRAL_BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, 0, 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, 0, 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, 0, 0, ADAPT_BY_DEFAULT},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, 0, 0, 0},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    NORM_ROW(SLOT_NORM1, "input_layernorm"),
+    ATTENTION_ROWS(SIZE_Q, 0),
+    NORM_ROW(SLOT_NORM2, "post_attention_layernorm"),
     {SLOT_ROUTER, "block_sparse_moe.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},
     {SLOT_EXPERT_UP, "block_sparse_moe.experts.%d.w1", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
     {SLOT_EXPERT_UP, "block_sparse_moe.experts.%d.w3", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},
@@ -183,6 +156,7 @@ const dt_family dt_family_mixtral = {.name = {"mixtral", "MixtralForCausalLM", "
                                      .keys = {ROTARY_KEYS,
                                               {"sliding_window", NULL},
                                               {"num_experts", "num_local_experts"},
-                                              {"num_experts_per_tok", NULL}},
+                                              {"num_experts_per_tok", NULL},
+                                              LOSS_KEYS},
                                      .fused = {FUSED_EXPERTS(false), {SLOT_ROUTER, "mlp.gate.weight", false}},
                                      .read = read_mixtral};

@@ -10,29 +10,21 @@ dt_err dt_moe_read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, 
 /** Read the width of the shared expert. */
 dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc);
 
-/** Modules of a mixture, of which files name each expert's, and of a shared expert with a gate. */
-#define EXPERT_MODULES                                                                                                 \
-    {SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE},                                                           \
-        {SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                       \
-        {SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT},                         \
-    {                                                                                                                  \
-        SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT                        \
-    }
+/** Rows of a mixture, of which files name each expert's, and of an MLP of all tokens in the layers with experts. */
+#define EXPERT_ROWS                                                                                                    \
+    ROW(SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE),                                                        \
+        ROW(SLOT_EXPERT_UP, "mlp.experts.%d.gate_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT),                    \
+        ROW(SLOT_EXPERT_UP, "mlp.experts.%d.up_proj", SIZE_X, SIZE_C, 0, 0, SPARSE | PER_EXPERT),                      \
+        ROW(SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT)
+#define SHARED_ROWS(module) MLP_ROWS(module, SIZE_S, 0, SPARSE)
 #define QWEN_MIXTURE                                                                                                   \
-    EXPERT_MODULES, {SLOT_UP, "mlp.shared_expert.gate_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                            \
-        {SLOT_UP, "mlp.shared_expert.up_proj", SIZE_S, SIZE_C, 0, 0, SPARSE},                                          \
-        {SLOT_DOWN, "mlp.shared_expert.down_proj", SIZE_C, SIZE_S, 0, 0, SPARSE},                                      \
-    {                                                                                                                  \
-        SLOT_MLP_GATE, "mlp.shared_expert_gate", SIZE_ONE, SIZE_C, 0, 0, SPARSE                                        \
-    }
+    EXPERT_ROWS, SHARED_ROWS("mlp.shared_expert"),                                                                     \
+        ROW(SLOT_MLP_GATE, "mlp.shared_expert_gate", SIZE_ONE, SIZE_C, 0, 0, SPARSE)
 /** Tensors with all experts of a layer. */
 #define FUSED_EXPERTS(saved)                                                                                           \
     {SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", saved}, { SLOT_EXPERT_DOWN, "mlp.experts.down_proj", saved }
-#define MIXTURE_KEYS                                                                                                   \
-    {"num_experts", NULL}, {"num_experts_per_tok", NULL}, {"moe_intermediate_size", NULL},                             \
-        {"output_router_logits", NULL},                                                                                \
-    {                                                                                                                  \
-        "router_aux_loss_coef", NULL                                                                                   \
-    }
+#define LOSS_KEYS                                                                                                      \
+    {"output_router_logits", NULL}, { "router_aux_loss_coef", NULL }
+#define MIXTURE_KEYS {"num_experts", NULL}, {"num_experts_per_tok", NULL}, {"moe_intermediate_size", NULL}, LOSS_KEYS
 
 #endif

@@ -19,17 +19,13 @@ static dt_err read_olmo3(const dt_spec *root, dt_model_config *mc)
 }
 
 static const struct module BLOCK[MAX_MODULES] = {
-    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    QKV_ROWS(SIZE_Q, 0),
     {SLOT_Q_NORM, "self_attn.q_norm", SIZE_Q, NO_SIZE, 0, 0, 0},
     {SLOT_K_NORM, "self_attn.k_norm", SIZE_K, NO_SIZE, 0, 0, 0},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
-    {SLOT_NORM1, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, 0},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, 0},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0},
-    {SLOT_NORM2, "post_feedforward_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    O_ROW(0),
+    NORM_ROW(SLOT_NORM1, "post_attention_layernorm"),
+    MLP_ROWS("mlp", SIZE_F, 0, 0),
+    NORM_ROW(SLOT_NORM2, "post_feedforward_layernorm"),
 };
 
 static const enum step STEPS[] = {STEP_ATTENTION, STEP_NORM1, STEP_ADD, STEP_MLP, STEP_NORM2, STEP_ADD, STEP_END};

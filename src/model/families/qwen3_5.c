@@ -68,13 +68,8 @@ static dt_err read_moe(const dt_spec *root, dt_model_config *mc)
 }
 
 static const struct module BLOCK[MAX_MODULES] = {
-    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_QKV, "self_attn.q_proj", SIZE_QG, SIZE_C, IF(qkv_bias), 0, FULL_ATTENTION | ADAPT_BY_DEFAULT},
-    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, FULL_ATTENTION},
-    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, FULL_ATTENTION | ADAPT_BY_DEFAULT},
-    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, 0, FULL_ATTENTION},
-    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, 0, FULL_ATTENTION},
-    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, FULL_ATTENTION},
+    NORM_ROW(SLOT_NORM1, "input_layernorm"),
+    ATTENTION_ROWS(SIZE_QG, FULL_ATTENTION),
     {SLOT_DELTA_IN, "linear_attn.in_proj_qkv", SIZE_M, SIZE_C, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_IN, "linear_attn.in_proj_z", SIZE_Z, SIZE_C, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_IN, "linear_attn.in_proj_b", SIZE_H, SIZE_C, 0, 0, LINEAR_ATTENTION},
@@ -84,10 +79,8 @@ static const struct module BLOCK[MAX_MODULES] = {
     {SLOT_A_LOG, "linear_attn.A_log", SIZE_H, NO_SIZE, 0, 0, LINEAR_ATTENTION | BARE},
     {SLOT_DELTA_NORM, "linear_attn.norm", SIZE_VALUE, NO_SIZE, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_OUT, "linear_attn.out_proj", SIZE_C, SIZE_Z, 0, 0, LINEAR_ATTENTION},
-    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
-    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, DENSE},
-    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, DENSE},
+    NORM_ROW(SLOT_NORM2, "post_attention_layernorm"),
+    MLP_ROWS("mlp", SIZE_F, 0, DENSE),
     QWEN_MIXTURE,
 };
 

@@ -44,7 +44,7 @@ typedef struct grpo_step {
     const float *entropy; /* of the current batch: [n_tok], NULL: all tokens take part */
 } grpo_step;
 
-/** A sampled completion, sorted by grpo_keep_distinct. */
+/** A sampled completion, sorted by grpo_items.c. */
 typedef struct grpo_drawn {
     int32_t item;
     /* place: index; copy: number of equal completions before it; first: index of the first equal completion */
@@ -111,12 +111,8 @@ void grpo_check(const grpo *g, const dt_task *t);
 /** In open, after the rollout. DT_ERR_USAGE unless the catalogue has at least as many items as a prompt has distinct
  *  completions, and the prompts have targets. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
-/** With rec.distinct_sampling: sample 50 % more completions, from which grpo_keep_distinct chooses. Local. */
+/** With rec.distinct_sampling: sample 50 % more completions, from which grpo_items.c chooses. Local. */
 void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt);
-/** Choose n of n_drawn completions, given as items. First come all copies of the target (-1: not an item). Then one of
- *  each other item: more frequent items first, ties in order of sampling. Then a second one of each, and so on. order:
- *  [n_drawn] scratch. chosen: [n] indices, n <= n_drawn. Local. */
-void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen);
 /** With rec.add_ground_truth: replace the last row of each group, starting at row `first`, by the prompt's target if
  *  that is an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
 dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first);

@@ -66,7 +66,10 @@ static int by_round(const void *a, const void *b)
     return x->n_copies != y->n_copies ? y->n_copies - x->n_copies : x->first - y->first;
 }
 
-void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen)
+/* Choose n of n_drawn completions, given as items. First come all copies of the target (-1: not an item). Then one of
+ * each other item: more frequent items first, ties in order of sampling. Then a second one of each, and so on. order:
+ * [n_drawn] scratch. chosen: [n] indices, n <= n_drawn. */
+static void keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen)
 {
     int n_others = 0, n_chosen = 0;
     for (int i = 0; i < n_drawn; i++) {
@@ -98,7 +101,7 @@ static dt_err choose(void *self, dt_task *t, const dt_rollout *r, int64_t first,
         const dt_rollout_row *y = dt_rollout_row_of(r, first + i);
         g->item[i] = dt_trie_item(g->items.trie, dt_rollout_ids(r, first + i) + y->n_prompt, y->n_new);
     }
-    grpo_keep_distinct(g->item, g->n_drawn, target, g->drawn, g->rule.num_generations, chosen);
+    keep_distinct(g->item, g->n_drawn, target, g->drawn, g->rule.num_generations, chosen);
     return DT_OK;
 }
 
