@@ -36,12 +36,15 @@ static dt_err check_fixed(const dt_spec *root, const char *function, const char 
 static dt_err read_groups(const dt_spec *root, dt_model_config *mc)
 {
     DT_TRY(dt_spec_int(root, "n_group", 1, DT_MAX_GROUPS, &mc->n_group));
-    DT_TRY(dt_spec_int(root, "topk_group", 1, mc->n_group, &mc->topk_group));
+    DT_TRY(dt_spec_int(root, "topk_group", 1, INT32_MAX, &mc->topk_group));
     const int64_t size = mc->num_experts / mc->n_group;
     DT_CHECK(size * mc->n_group == mc->num_experts && (mc->n_group == 1 || size >= mc->group_best), root->err,
              "%s: n_group: expected a divisor of n_routed_experts=%" PRId64 ", with at least %" PRId64
              " experts in a group, found %" PRId64,
              root->file, mc->num_experts, mc->group_best, mc->n_group);
+    DT_CHECK(mc->topk_group <= mc->n_group, root->err,
+             "%s: topk_group: expected at most n_group=%" PRId64 ", found %" PRId64, root->file, mc->n_group,
+             mc->topk_group);
     DT_CHECK(mc->num_experts_per_tok <= mc->topk_group * size, root->err,
              "%s: num_experts_per_tok: expected at most the %" PRId64 " experts of topk_group=%" PRId64
              " groups, found %" PRId64,
