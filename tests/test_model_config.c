@@ -127,6 +127,8 @@ TEST(spellings_of_one_thing_mean_the_same)
           mc.layers && mc.layers[0].slides && !mc.layers[1].slides);
     READS("{'model_type': 'mistral', 'sliding_window': null, 'num_key_value_heads': null}",
           !mc.layers && mc.num_key_value_heads == 32);
+    READS("{'model_type': 'deepseek_v3', 'norm_topk_prob': null, 'rope_interleave': null}",
+          !mc.norm_topk_prob && !mc.rope_neighbours);
 }
 
 TEST(the_text_kept_parses_to_the_same)
