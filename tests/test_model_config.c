@@ -127,6 +127,8 @@ TEST(spellings_of_one_thing_mean_the_same)
           mc.layers && mc.layers[0].slides && !mc.layers[1].slides);
     READS("{'model_type': 'mistral', 'sliding_window': null, 'num_key_value_heads': null}",
           !mc.layers && mc.num_key_value_heads == 32);
+    READS("{'model_type': 'deepseek_v3', 'norm_topk_prob': null, 'rope_interleave': null}",
+          !mc.norm_topk_prob && !mc.rope_neighbours);
 }
 
 TEST(the_text_kept_parses_to_the_same)
@@ -251,6 +253,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'deepseek_v3', 'n_group': 128, 'n_routed_experts': 128}", "n_group", "128"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 8}", "n_group", "at least 2"},
         {"{'model_type': 'deepseek_v3', 'topk_group': 9}", "topk_group", "9"},
+        {"{'model_type': 'deepseek_v3', 'n_group': 2}", "topk_group", "at most n_group=2"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 16, 'num_experts_per_tok': 9}", "num_experts_per_tok",
          "8 experts of topk_group=4"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 6, 'n_group': 1}", "num_experts_per_tok", "8"},

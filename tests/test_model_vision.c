@@ -274,6 +274,8 @@ TEST(gemma_3_is_read_and_its_mistakes_are_named)
          "vision_config.model_type: expected siglip_vision_model"},
         {"'vision_config': 1", "vision_config: expected an object"},
         {"'text_config': {'attn_logit_softcapping': 1}", "text_config.attn_logit_softcapping: expected null"},
+        {"'text_config': {'vocab_size': 61, 'final_logit_softcapping': 30}",
+         "text_config.final_logit_softcapping: expected null"},
     };
     const char *const good = "'model_type': 'gemma3', 'boi_token_index': 58, 'eoi_token_index': 59, "
                              "'image_token_index': 60, 'text_config': {'vocab_size': 61, 'hidden_size': 20}, "

@@ -549,6 +549,9 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_average(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
+    /* transformers ignores it here */
+    if (mc->final_softcap > 0 && dt_spec_get(root, "text_config", &s))
+        return dt_spec_bad(&s, "final_logit_softcapping", "null");
     DT_TRY(read_around(root, mc, v));
     return read_image_token(root, mc, v);
 }
