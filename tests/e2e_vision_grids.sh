@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_vision_grids.sh - Qwen2.5-VL and Qwen3-VL, with images of native resolution: datasets, training, export and generation as transformers',
+# e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL and InternVL, with images of several cells: datasets, training, export and generation as transformers',
 # for any ranks, stage and packing. Also: adapters; conversations; what is refused.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -80,7 +80,7 @@ for line in open("tests/data/vision/grids/chats.jsonl"):
     print(json.dumps(dict(messages=r["messages"][:1])))
 PY
 
-for model in qwen2_5_vl qwen3_vl; do
+for model in qwen2_5_vl qwen3_vl internvl; do
     make_data $model --mask assistant -o "$tmp/$model.h5" $grids/chats.jsonl
     expect_exit "$model: a dataset is made" 0
     expect "$model: it is verified" ./dtrain-info "$tmp/$model.h5"

@@ -235,8 +235,8 @@ def loss_of(model, data):
 
 
 def groups(params):
-    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding, A_log and sinks do."""
-    does = lambda n, p: (p.dim() > 1 and not n.endswith("_bias")) or n.endswith(("class_embedding", "A_log", "sinks"))
+    """As transformers' Trainer: norms and biases do not decay, class embeddings, layer scales, A_log and sinks do."""
+    does = lambda n, p: (p.dim() > 1 and not n.endswith("_bias")) or n.endswith(("class_embedding", "A_log", "sinks", "lambda_1", "lambda_2"))
     decays = [p for n, p in params if does(n, p)]
     others = [p for n, p in params if not does(n, p)]
     return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]

@@ -133,7 +133,7 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         to += json_string_length(words);
     }
     if (n_images > 0) {
-        text = dt_text_after_images(m->image_text, !m->image_alias, n_images, text, &nbytes);
+        text = dt_text_after_images(m->image_text, m->image_line, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));
     }
     DT_TRY(dt_messages_add(m, role, text, nbytes));

@@ -208,9 +208,11 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
-        o->grids = mc.vision->grids;
+        o->grids = dt_vision_has_cells(mc.vision);
         memcpy(o->around, mc.vision->around, sizeof o->around);
-        o->wrapped = mc.vision->wrapped;
+        memcpy(o->around_name, mc.vision->tower->around, sizeof o->around_name);
+        o->wrapped = mc.vision->wrapped || mc.vision->tiles;
+        o->image_line = mc.vision->tiles;
     }
     dt_model_config_free(&mc);
     return DT_OK;

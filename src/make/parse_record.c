@@ -203,6 +203,7 @@ static void reset(dt_parsed_record *r, const dt_rules *rules)
         dt_messages_clear(&r->messages[s]);
         r->messages[s].image_text = rules->image_text;
         r->messages[s].image_alias = rules->image_alias;
+        r->messages[s].image_line = rules->image_line;
         dt_pieces_clear(&r->side[s].pieces);
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }

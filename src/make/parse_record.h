@@ -22,6 +22,7 @@ typedef struct dt_rules {
     const char *weight_key;
     const char *image_text;   /* image placeholder in texts; NULL: records have no images */
     const char *image_alias;  /* another text for it in conversations; NULL: none */
+    bool image_line;          /* as dt_messages */
     bool captions;            /* chats are image captions, rendered without a template */
     const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;

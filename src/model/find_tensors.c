@@ -108,22 +108,25 @@ struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name
 
 struct norm dt_norm_at(const dt_unit *u, const char *name)
 {
-    return (struct norm){at(find_part(u, name, "weight")), at(find_part(u, name, "bias"))};
+    return (struct norm){.w = at(find_part(u, name, "weight")), .b = at(find_part(u, name, "bias"))};
 }
 
 /* The location of a module's weight, or of no tensor. */
 static struct tensor_at weight_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    return at(k ? find_part(u, k->name, "weight") : NULL);
+    return at(!k ? NULL : k->flags & BARE ? find(u, k->name) : find_part(u, k->name, "weight"));
 }
 
-static const struct norm NO_NORM = {{.offset = -1}, {.offset = -1}};
+static const struct norm NO_NORM = {.w = {.offset = -1}, .b = {.offset = -1}};
 
 static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    return k ? dt_norm_at(u, k->name) : NO_NORM;
+    struct norm n = k ? dt_norm_at(u, k->name) : NO_NORM;
+    n.w = weight_of(u, of, slot);
+    n.only_scales = slot == SLOT_SCALE1 || slot == SLOT_SCALE2;
+    return n;
 }
 
 /* The linear layer of a slot: one matmul computes its modules. Experts: found by the first one's. */
@@ -172,19 +175,12 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
     return complete;
 }
 
-/* A tensor without ".weight". */
-static struct tensor_at alone(const dt_unit *u, const struct module *of, enum slot slot)
-{
-    const struct module *k = dt_family_find(of, slot);
-    return at(k ? find(u, k->name) : NULL);
-}
-
 static bool find_delta(const dt_unit *u, const struct module *of, struct block *b)
 {
     b->conv = weight_of(u, of, SLOT_CONV);
     b->delta_norm = weight_of(u, of, SLOT_DELTA_NORM);
-    b->dt_bias = alone(u, of, SLOT_DT_BIAS);
-    b->a_log = alone(u, of, SLOT_A_LOG);
+    b->dt_bias = weight_of(u, of, SLOT_DT_BIAS);
+    b->a_log = weight_of(u, of, SLOT_A_LOG);
     return dt_exists(b->conv) && dt_exists(b->delta_norm) && dt_exists(b->dt_bias) && dt_exists(b->a_log);
 }
 
@@ -194,8 +190,8 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     bool complete = find_branches(u, m->mc->family, b);
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
-    b->correction = alone(u, of, SLOT_CORRECTION);
-    b->sinks = alone(u, of, SLOT_SINKS);
+    b->correction = weight_of(u, of, SLOT_CORRECTION);
+    b->sinks = weight_of(u, of, SLOT_SINKS);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
         const struct module *first = dt_family_find_in(of, s, b->traits);
         const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
@@ -233,17 +229,16 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
-    const struct module *of = m->mc->family->embed, *class = dt_family_find(of, SLOT_CLASS),
-                        *patches = dt_family_find(of, SLOT_PATCHES);
+    const struct module *of = m->mc->family->embed, *patches = dt_family_find(of, SLOT_PATCHES);
     if (u->role != DT_UNIT_PATCHES) return DT_OK;
     DT_EXPECT(v && patches);
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
     k->conv = dt_linear_at(m, u, patches->name, 3 * (v->grids ? v->n_frames : 1) * v->patch_size * v->patch_size, m->C);
-    k->token = at(class ? find(u, class->name) : NULL);
+    k->token = weight_of(u, of, SLOT_CLASS);
     k->pre = norm_of(u, of, SLOT_PRE_NORM);
-    DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (class != NULL) &&
+    DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (dt_family_find(of, SLOT_CLASS) != NULL) &&
               dt_exists(k->pre.w) == (dt_family_find(of, SLOT_PRE_NORM) != NULL));
     return DT_OK;
 }

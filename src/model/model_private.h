@@ -66,6 +66,7 @@ struct linear {
 /** A norm's weight and bias; both are optional. */
 struct norm {
     struct tensor_at w, b;
+    bool only_scales; /* of dt_rmsnorm */
 };
 
 /** A residual branch of a block (block.c). */

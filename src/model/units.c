@@ -41,6 +41,8 @@ static const struct slot_kind {
     [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_NORM4] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_SCALE1] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_SCALE2] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
     [SLOT_Q_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_K_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
     [SLOT_TOKENS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, 0, -1},
@@ -63,7 +65,8 @@ static int shape_of(const struct builder *b, const struct module *k, int64_t sha
     shape[2] = shape[3] = shape[4] = b->patch_size;
     if (b->n_frames > 0) shape[2] = b->n_frames;
     if (k->slot == SLOT_CONV) shape[1] = 1, shape[2] = in;
-    if (k->slot == SLOT_CONV) return 3;
+    if (k->flags & BATCHED) shape[0] = 1, shape[1] = k->in == NO_SIZE ? 1 : out, shape[2] = k->in == NO_SIZE ? out : in;
+    if (k->slot == SLOT_CONV || k->flags & BATCHED) return 3;
     return k->slot == SLOT_PATCHES ? 4 + (b->n_frames > 0) : k->in == NO_SIZE ? 1 : 2;
 }
 
@@ -75,11 +78,9 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     const struct slot_kind *is = &SLOTS[k->slot];
     const bool norm = is->kind == DT_KIND_NORM, ones = norm && (!b->mc->norm_plus_one || k->slot == SLOT_DELTA_NORM),
                linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
-    const bool alone = k->slot == SLOT_CLASS || k->slot == SLOT_SINKS || k->slot == SLOT_DT_BIAS ||
-                       k->slot == SLOT_A_LOG || k->slot == SLOT_CORRECTION;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     dt_module_name(k, expert, module);
-    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, alone ? "" : ".weight");
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, k->flags & BARE ? "" : ".weight");
     DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm && k->slot != SLOT_DT_BIAS,
                        norm ? 0 : (float)(b->mc->initializer_range / depth), ones));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
@@ -88,13 +89,14 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
         t->init_std = 0;
         t->init_value = k->slot == SLOT_DT_BIAS ? 1 : (float)log(8); /* transformers: log of uniform in (0.01, 16) */
     }
+    if (k->slot == SLOT_SCALE1 || k->slot == SLOT_SCALE2) t->init_std = 0, t->init_value = (float)b->mc->layer_scale;
     if (k->slot == SLOT_CORRECTION) {
         t->part = DT_EXACT, t->trainable = t->decay = false, t->init_std = 0;
         dt_unit_lay_out(b->unit);
     }
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
-    t->split = linear && in_first ? !is->split : is->split;
+    t->split = k->flags & BATCHED ? -1 : linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
     if (b->mc->family->peft_names_experts && (k->slot == SLOT_UP || k->slot == SLOT_DOWN)) t->site = DT_SITE_NONE;
     t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;

@@ -24,8 +24,6 @@ static const struct model_key {
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
     {"feature_norm", "vision_feature_norm"},    {"image_tokens", "image_tokens"},
 };
-/* defaults of config.json */
-enum { LLAVA_IMAGE_TOKEN = 32000, GRIDS_IMAGE_TOKEN = 151655, AVERAGES_IMAGE_TOKEN = 262144 };
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
 /* class_row: a class row precedes the patches. */
@@ -349,7 +347,7 @@ static dt_err check_token(const dt_pretrained *p, const dt_config *cfg, const js
     if (!dt_config_differs(cfg, "vision", "image_token")) return DT_OK;
     DT_TRY(find_token(cfg, *cfg->model_tokenizer ? cfg->model_tokenizer : p->tokenizer, &id));
     const dt_tower *joined = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
-    const json_int_t usual = !joined ? LLAVA_IMAGE_TOKEN : joined->averages ? AVERAGES_IMAGE_TOKEN : GRIDS_IMAGE_TOKEN;
+    const json_int_t usual = (joined ? joined : dt_tower_at(0))->tokens[0];
     return (has ? json_integer_value(has) : usual) == id ? DT_OK : differs(cfg, p, "image_token", has);
 }
 

@@ -314,9 +314,11 @@ typedef struct dt_image_options {
     /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
-    bool grids;        /* the model takes images that are grids of cells */
-    bool wrapped;      /* as in dt_vision_config */
-    int32_t around[2]; /* of both: ids of the tokens before and after an image's placeholders */
+    bool grids;   /* the model takes images of several cells */
+    bool wrapped; /* dt_wrap_images applies; image_line: as dt_messages */
+    bool image_line;
+    int32_t around[2];          /* of both: ids of the tokens before and after an image's placeholders */
+    const char *around_name[2]; /* if it is wrapped: as dt_image_wrap */
 } dt_image_options;
 
 /** Options of dt_make_datasets. */

@@ -69,11 +69,13 @@ typedef struct dt_model_config {
     double norm_eps, initializer_range;
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
+    double layer_scale;                 /* initial value of the factors of a branch's elements (SLOT_SCALE1) */
     double attn_softcap, final_softcap; /* of scores and logits: x becomes cap tanh(x / cap); 0: none */
     bool embedding_multiplier_rounded;  /* to the type of the weights */
     dt_activation act;
     bool gated_mlp;     /* down(act(gate) * up); else down(act(up)) */
-    bool rms_norm;      /* else LayerNorm with bias */
+    bool rms_norm;      /* else LayerNorm */
+    bool norm_bias;     /* of a tower whose norms may have none */
     bool norm_plus_one; /* weights of norms are stored minus 1 */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
     bool qk_norm_whole;     /* qk_norm is over all heads at once */

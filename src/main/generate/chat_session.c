@@ -191,8 +191,7 @@ static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
     if (c->n_waiting > 0 && count_placeholders(c, text, nbytes) == 0) {
-        char *with =
-            dt_text_after_images(c->messages.image_text, !c->messages.image_alias, c->n_waiting, text, &nbytes);
+        char *with = dt_text_after_images(c->messages.image_text, c->messages.image_line, c->n_waiting, text, &nbytes);
         free(text);
         DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
         text = with;
@@ -447,6 +446,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     c.system = a->opt.system ? a->opt.system : "";
     c.messages.image_text = a->reader.image_text;
     c.messages.image_alias = a->reader.image_alias;
+    c.messages.image_line = a->reader.image_line;
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;

@@ -81,16 +81,19 @@ dt_err generate_describe_images(app *a)
     if (!a->tok) return DT_OK;
     size_t n;
     const int32_t whole[3] = {v->around[0], v->image_token, v->around[1]};
-    if (v->wrapped) {
-        a->reader.image_alias = "<image>";
-        DT_TRY(dt_wrap_images(a->encoder, a->tok, v->around, v->image_token, &a->image_text));
+    a->reader.image_line = !v->grids && !v->wrapped;
+    if (!a->reader.image_line || v->tiles) a->reader.image_alias = "<image>";
+    if (dt_vision_has_cells(v)) a->reader.n_cells = count_cells, a->reader.ctx = a;
+    if (v->wrapped || v->tiles) {
+        const dt_image_wrap wrap = {
+            v->image_token, {v->around[0], v->around[1]}, {v->tower->around[0], v->tower->around[1]}};
+        DT_TRY(dt_wrap_images(a->encoder, a->tok, &wrap, &a->image_text));
         a->reader.image_text = a->image_text;
         warn_of_raw_prompt(a);
         return DT_OK;
     }
     a->reader.image_text = a->image_text =
         v->grids ? dt_decode(a->tok, whole, 3, false, &n) : dt_decode(a->tok, &v->image_token, 1, false, &n);
-    if (v->grids) a->reader.image_alias = "<image>", a->reader.n_cells = count_cells, a->reader.ctx = a;
     DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
     DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
              a->frozen.from.path, v->image_token);
@@ -199,8 +202,9 @@ static void size_grids(const app *a, dt_generate_options *g)
     const dt_vision_config *v = a->frozen.mc.vision;
     int64_t largest = 0, all = 0;
     if (a->opt.chat) { /* their sizes are not known */
-        const int64_t most = v->preprocessor.max_pixels / (v->image_size * v->image_size);
-        largest = all = dt_max_i64(1, dt_min_i64(g->max_tok, most));
+        const int64_t most =
+            v->tiles ? v->preprocessor.max_tiles + 1 : v->preprocessor.max_pixels / (v->image_size * v->image_size);
+        largest = all = dt_max_i64(1, v->tiles ? most : dt_min_i64(g->max_tok, most));
     }
     for (int i = 0; i < a->n_seqs; i++)
         for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
@@ -208,9 +212,10 @@ static void size_grids(const app *a, dt_generate_options *g)
             all += a->seqs[i].n_cells[k];
         }
     if (largest == 0) return;
-    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest);
+    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest * v->n_tokens);
     g->vision = v;
-    g->max_images = (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok, all), PASS_PATCHES / v->n_rows));
+    g->max_images =
+        (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok / v->n_tokens, all), PASS_PATCHES / v->n_rows));
 }
 
 /* Images per pass are limited by the prompts' tokens and by the tower's patches. */
@@ -218,7 +223,7 @@ void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     if (!v || most == 0) return;
-    if (v->grids) {
+    if (dt_vision_has_cells(v)) {
         size_grids(a, g);
         return;
     }

@@ -100,7 +100,7 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
 }
 
 /* Rows of a block's table, starting at the MLP. */
-#define CORRECTED ROW(SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE)
+#define CORRECTED ROW(SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE | BARE)
 #define MIXTURE MLP_ROWS("mlp", SIZE_F, 0, DENSE), EXPERT_ROWS, SHARED_ROWS("mlp.shared_experts")
 
 #define EXPERT_KEYS                                                                                                    \

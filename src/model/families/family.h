@@ -28,6 +28,8 @@ enum slot {
     SLOT_NORM2,
     SLOT_NORM3,
     SLOT_NORM4,
+    SLOT_SCALE1, /* one factor for each element of a branch */
+    SLOT_SCALE2,
     SLOT_Q_NORM,
     SLOT_K_NORM,
     SLOT_SINKS, /* of attention */
@@ -61,6 +63,8 @@ enum step {
     STEP_NORM2,
     STEP_NORM3,
     STEP_NORM4,
+    STEP_SCALE1, /* the factors in SLOT_SCALE1, as a norm that only scales */
+    STEP_SCALE2,
 };
 
 /** Sizes of a module, as the symbols of model_private.h. */
@@ -110,6 +114,8 @@ enum {
                            * modules of a slot are adjacent, and the experts follow one another */
     FULL_ATTENTION = 64,    /* only in layers with full attention */
     LINEAR_ATTENTION = 128, /* only in layers with linear attention */
+    BARE = 256,             /* the name in files does not end in ".weight" */
+    BATCHED = 512,          /* the tensor in files is [1, rows, width]; a vector is one row */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */

@@ -74,6 +74,7 @@ static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
 const dt_family dt_family_qwen3_moe = {
     .name = {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeForSequenceClassification"},
     .peft_names_experts = true,
+    .in_llava = true,
     .missing = {2048, 24, 32, 4, 0, 6144, 151936, 32768, 1e-6, -1, -1, -1},
     .blocks = "model.layers.",
     .embed = dt_llama_embed,

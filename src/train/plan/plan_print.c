@@ -169,7 +169,7 @@ static void print_start(const planner *p)
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
         fprintf(p->out, " and %d %s of %" PRId64 " token%s each", p->run->model_opt.max_images,
-                p->run->mc.vision->grids ? "cells of images" : "images", p->run->mc.vision->n_tokens,
+                dt_vision_has_cells(p->run->mc.vision) ? "cells of images" : "images", p->run->mc.vision->n_tokens,
                 p->run->mc.vision->n_tokens == 1 ? "" : "s");
     fputc('\n', p->out);
 }
