@@ -71,6 +71,7 @@ static const struct {
     {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
     {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
     {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
+    {"", "log.step=1", "command line: log.step: unknown key; the nearest is logging_steps"},
     {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
     {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
     /* names of other programs */
