@@ -163,11 +163,16 @@ expect_exit "input/llava.ini" 0
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/tuned" model.path="$tmp/align/hf" vision.path= data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
 expect_exit "input/llava.ini for fine-tuning" 0
 while read -r model records; do
-    ends "a dataset of ${model##*/}" 0 run 0 ./dtrain-data --force --images "tests/data/vision/$model" --tokenizer "tests/data/vision/$model" -o "$tmp/seen.h5" "tests/data/vision/$records"
+    ends "a dataset of ${model##*/}" 0 run 0 ./dtrain-data --force --images "tests/data/vision/$model" --image-folder tests/data/image/files --tokenizer "tests/data/vision/$model" -o "$tmp/seen.h5" "tests/data/vision/$records"
     ends "input/vision-chat.ini takes ${model##*/}" 0 run 2 ./dtrain input/vision-chat.ini model.path="tests/data/vision/$model" run.output_dir="$tmp/chat-${model##*/}" data.train="$tmp/seen.h5" run.max_steps=1
 done <<'END'
 grids/qwen2_5_vl grids/chats.jsonl
 grids/qwen3_vl grids/chats.jsonl
 hf/gemma3 gemma3_chats.jsonl
 END
+
+# Commands in the heads of files name templates that exist.
+for name in $(sed -n 's/^#.* --template \([^ ]*\) .*/\1/p' input/*.ini input/models/*.ini | grep -v '^auto$' | sort -u); do
+    expect "the template $name" grep -q "^  $name  " <(./dtrain-data --help)
+done
 e2e_done

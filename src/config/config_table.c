@@ -239,18 +239,24 @@ static bool matches(const dt_key *k, const char *filter)
             (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
-/* List the keys whose name, or else whose meaning, contains a word or, else, a text: "run.threads, ...". False if there
- * is none. */
+/* List the keys whose name contains a word or, else, a text, and if they are few, those whose meaning does:
+ * "run.threads, ...". False if there is none. */
 static bool list_containing(const char *text, bool only_words, char *out, size_t size)
 {
+    enum { FEW = 4 };
     size_t n = 0;
+    int n_keys = 0;
     out[0] = '\0';
-    for (int in_help = 0; in_help < 2 && n == 0; in_help++)
-        for (int i = 0; i < dt_n_keys && n < size; i++) {
+    for (int in_help = 0; in_help < 2 && n_keys < FEW; in_help++)
+        for (int i = 0; i < dt_n_keys; i++) {
             const dt_key *k = &dt_key_table[i];
-            const char *in = in_help ? k->help : k->name;
-            if (only_words ? has_word(in, text) : strcasestr(in, text) != NULL)
-                n += (size_t)snprintf(out + n, size - n, "%s%s.%s", n ? ", " : "", k->section, k->name);
+            const bool named = only_words ? has_word(k->name, text) : strcasestr(k->name, text) != NULL,
+                       meant = only_words ? has_word(k->help, text) : strcasestr(k->help, text) != NULL;
+            if (in_help ? named || !meant : !named) continue;
+            if (n + strlen(k->section) + strlen(k->name) + sizeof ", ., ..." > size)
+                return snprintf(out + n, size - n, ", ..."), true;
+            n += (size_t)snprintf(out + n, size - n, "%s%s.%s", n ? ", " : "", k->section, k->name);
+            n_keys++;
         }
     return n > 0;
 }

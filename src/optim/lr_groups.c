@@ -73,8 +73,8 @@ typedef struct nearest {
     int n;
 } nearest;
 
-/* Insert into the sorted list; for equal distances the first found comes first. A name that contains the pattern has a smaller
- * distance than any misspelling. */
+/* Insert into the sorted list; for equal distances the first found comes first. A name that contains the pattern has a
+ * smaller distance than any misspelling. */
 static bool see_run(void *self, const char *run)
 {
     nearest *l = self;

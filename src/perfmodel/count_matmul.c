@@ -125,8 +125,8 @@ static int n_launches(const dt_matmul_args *x)
 
 /* ---- bytes moved ------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the launches after the first if B is decoded in panels: each panel is written and read, and all but the first
- * of a matrix B read A again. A group has a matrix B and a share of A. */
+/* Bytes of the launches after the first if B is decoded in panels. Each panel is written and read, and all but the
+ * first of a matrix B read A again. A group has a matrix B and a share of A. */
 static double panels_nbytes(const dt_matmul *mm, int launches)
 {
     const double matrices = mm->n_groups > 0 ? (double)mm->n_groups : 1, panels = launches / (2 * matrices);
