@@ -61,6 +61,7 @@ expect "the shared expert is trained" sh -c "! h5diff '$(newest frozen0)' '$(new
 expect "they have no moments" sh -c "h5ls '$(newest frozen3)/optimizer/exp_avg' >'$tmp/moments' && grep -q shared_expert '$tmp/moments' && ! grep -qE 'experts[.]|mlp[.]gate[.]' '$tmp/moments'"
 wrong "a resumed run that freezes other tensors" 64 "model.freeze" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/frozen_resumed" run.max_steps=9 checkpoint.resume="$tmp/frozen1" model.freeze=experts
 wrong "a name of no tensor" 64 "model.freeze: 'expert' matches no tensor" ./dtrain "$tmp/tiny.ini" model.freeze=expert
+wrong "a router of another model" 64 "model.freeze: 'mlp.router' matches no tensor of this model; use mlp.gate" ./dtrain "$tmp/tiny.ini" model.freeze=mlp.router
 
 # generation and rollouts
 hf=$tmp/one/hf

@@ -116,6 +116,7 @@ static const tool_row rows[] = {
      "MiniOneRec's"},
     {"as-chat", NULL, TO(make.as_chat),
      "write plain-text prompts and completions as a user's and an assistant's turn"},
+    {"no-think", NULL, TO(make.no_think), "prompts: request answers without thinking, if the template supports it"},
     {"mask", "MASK", TO(make.mask),
      "sft: tokens to train on: full (all but the first), completion (everything after the prompt; in a chat, the last "
      "answer), assistant (all answers and their end tokens), or auto (full for text, completion for records with a "

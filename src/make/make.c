@@ -244,6 +244,7 @@ static dt_err read_options(make *k)
                                  .kind = (dt_dataset_kind)kind,
                                  .mask = (dt_mask)mask,
                                  .as_chat = o->as_chat,
+                                 .no_think = o->no_think,
                                  .safer = preference == 1,
                                  .weight_key = o->weight_key};
     k->recipe.max_length = o->max_length;

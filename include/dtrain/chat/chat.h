@@ -114,6 +114,7 @@ typedef struct dt_message {
     const json_t *parts;       /* the content as a list of parts, from which text was joined; NULL: it was a text */
     dt_content content;        /* of an answer with calls. ANY: the text is the calls, and there is no content */
     bool call_is_text;         /* calls are written as text, because the template writes none, or they are no JSON */
+    bool left_out;             /* the template does not write this message, which is not an answer */
 } dt_message;
 
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */

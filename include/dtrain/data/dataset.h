@@ -261,6 +261,7 @@ typedef struct dt_field_counts {
     int n;
     int64_t n_others;                 /* fields with further names */
     int64_t n_calls, n_tools;         /* messages whose tool calls are plain text; conversations whose tools are */
+    int64_t n_left_out;               /* messages that are not answers and that the template leaves out */
     int64_t n_in_row, n_without_user; /* chats with two consecutive answers; chats with answers but no question */
     char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;
@@ -343,6 +344,7 @@ typedef struct dt_make_options {
     const char *truncate;
     const char *weight_key; /* field of a record with its weight (sft); may be NULL */
     bool as_chat;           /* convert prompts and completions to turns of user and assistant */
+    bool no_think;          /* kind prompts: as DT_CHAT_NO_THINK */
     /* chats: source and target of each turn share max_length (algorithms.md 1.1, turn budgets) */
     bool turn_budgets;
     int64_t max_length; /* maximum tokens of a document or sample; 0: no limit */
