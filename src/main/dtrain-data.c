@@ -203,9 +203,14 @@ static dt_err parse(int argc, char **argv, options *c)
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
+    dt_err err = DT_OK;
     DT_TRY(dt_model_config_parse(&mc, path, text));
     if (mc.vision) {
-        if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
+        const int64_t n = mc.vision->n_tokens;
+        if ((mc.vision->grids || mc.vision->wrapped) && o->n_tokens && o->n_tokens != n)
+            err = dt_fail(DT_ERR_USAGE, "--image-tokens: expected %" PRId64 "%s, as in %s, found %" PRId64, n,
+                          mc.vision->grids ? " for each cell of an image" : "", path, o->n_tokens);
+        if (!o->n_tokens) o->n_tokens = n;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
         o->grids = mc.vision->grids;
@@ -213,7 +218,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
         o->wrapped = mc.vision->wrapped;
     }
     dt_model_config_free(&mc);
-    return DT_OK;
+    return err;
 }
 
 /* A CLIP or SigLIP tower without projector: its number of patches, assuming that the projector keeps it. */
