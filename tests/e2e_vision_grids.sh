@@ -111,6 +111,15 @@ for model in qwen2_5_vl qwen3_vl; do
     expect_exit "$model: merged later, they give the exported model" 0
 done
 
+# ---- limits of pixels
+mkdir "$tmp/limits"
+for size in '{"min_pixels": 576, "max_pixels": 1440}' '{"shortest_edge": 576, "longest_edge": 1440}'; do
+    sed -e 's/"m[inax]*_pixels": [0-9]*,//g' -e "s/{/{\"size\": $size,/" $grids/qwen3_vl/preprocessor_config.json >"$tmp/limits/preprocessor_config.json"
+    ./dtrain-data -q --force --images "$tmp/limits" --tokenizer $grids/qwen3_vl --image-folder "$files" -o "$tmp/limits.h5" $grids/chats.jsonl >"$out" 2>&1
+    ./dtrain-data show "$tmp/limits.h5" 0 >"$tmp/shown"
+    expect "limits of pixels in size: $size" test "$(grep -o '<261>' "$tmp/shown" | wc -l)" = 8
+done
+
 # ---- conversations and texts
 chat() { # TEXT ARGUMENTS...
     ./dtrain-generate $grids/qwen3_vl --chat --prompt "$1" --greedy --max-new-tokens 8 "${@:2}" >"$tmp/answer" 2>"$out" </dev/null
