@@ -165,6 +165,10 @@ make_data qwen3_vl --image-tokens 5 -o "$tmp/bad.h5" $grids/chats.jsonl
 refused "another number of placeholders" 64 "image-tokens: expected 1 for each cell"
 make_data qwen3_vl --image-token '' -o "$tmp/bad.h5" $grids/chats.jsonl
 refused "a placeholder without text" 64 "image token: expected the text"
+sed 's/"qwen3_vl"/"qwen2_vl"/' $grids/qwen3_vl/config.json >"$tmp/limits/config.json"
+./dtrain-data --images "$tmp/limits" --tokenizer $grids/qwen3_vl -o "$tmp/bad.h5" $grids/chats.jsonl >"$out" 2>&1
+code=$?
+refused "a model of another family" 65 'config.json: model_type: expected a vision-language model that dtrain reads.*found "qwen2_vl"'
 sed 's/"type": "image"/"type": "image", "max_pixels": 9999/' $grids/chats.jsonl >"$tmp/sized.jsonl"
 make_data qwen3_vl -o "$tmp/bad.h5" "$tmp/sized.jsonl"
 refused "the size of a single image" 65 "message 0: part 0 of its content: max_pixels: sizes of single images"
