@@ -63,6 +63,7 @@ wrong "a resumed run that freezes other tensors" 64 "model.freeze" ./dtrain "$tm
 cp -r "$tmp/frozen1" "$tmp/reordered"
 train 1 reordered model.freeze="mlp.gate,experts" run.max_steps=2
 expect_exit "the same tensors in another order continue" 0
+wrong "parts of a model without images" 64 'vision.train: the model has no tower' ./dtrain --check "$tmp/tiny.ini" vision.train=projector
 wrong "a factor without the loss" 64 'router_aux_loss_coef: has no effect' ./dtrain --check "$tmp/tiny.ini" model.router_aux_loss_coef=0.3
 wrong "a name of no tensor" 64 "model.freeze: 'expert' matches no tensor" ./dtrain "$tmp/tiny.ini" model.freeze=expert
 
