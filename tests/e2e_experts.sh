@@ -60,6 +60,11 @@ shared=/model/model.layers.0.mlp.shared_expert.up_proj.weight
 expect "the shared expert is trained" sh -c "! h5diff '$(newest frozen0)' '$(newest frozen1)' $shared $shared"
 expect "they have no moments" sh -c "h5ls '$(newest frozen3)/optimizer/exp_avg' >'$tmp/moments' && grep -q shared_expert '$tmp/moments' && ! grep -qE 'experts[.]|mlp[.]gate[.]' '$tmp/moments'"
 wrong "a resumed run that freezes other tensors" 64 "model.freeze" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/frozen_resumed" run.max_steps=9 checkpoint.resume="$tmp/frozen1" model.freeze=experts
+cp -r "$tmp/frozen1" "$tmp/reordered"
+train 1 reordered model.freeze="mlp.gate,experts" run.max_steps=2
+expect_exit "the same tensors in another order continue" 0
+wrong "parts of a model without images" 64 'vision.train: the model has no tower' ./dtrain --check "$tmp/tiny.ini" vision.train=projector
+wrong "a factor without the loss" 64 'router_aux_loss_coef: has no effect' ./dtrain --check "$tmp/tiny.ini" model.router_aux_loss_coef=0.3
 wrong "a name of no tensor" 64 "model.freeze: 'expert' matches no tensor" ./dtrain "$tmp/tiny.ini" model.freeze=expert
 wrong "a router of another model" 64 "model.freeze: 'mlp.router' matches no tensor of this model; use mlp.gate" ./dtrain "$tmp/tiny.ini" model.freeze=mlp.router
 

@@ -212,21 +212,20 @@ static bool find_parameter(const char *name, const dt_unit *units, int n_units, 
     return false;
 }
 
-static dt_err check_parameters(const dt_lora *l, const dt_unit *units, int n_units)
+dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_units)
 {
     dt_tensor found;
     const int n = l->target_parameters.n;
     DT_CHECK(n == 0 || find_parameter("", units, n_units, &found), l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-             "target_parameters: '%s': this model has no experts", l->target_parameters.list[0]);
+             "'%s': this model has no experts", l->target_parameters.list[0]);
     for (int i = 0; i < n; i++)
         DT_CHECK(find_parameter(l->target_parameters.list[i], units, n_units, &found),
                  l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-                 "target_parameters: '%s' is not the name of a parameter with experts; expected names such as "
+                 "'%s' is not the name of a parameter with experts; expected names such as "
                  "mlp.experts.gate_up_proj and mlp.experts.down_proj",
                  l->target_parameters.list[i]);
     DT_CHECK(n == 0 || l->dropout == 0, l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-             "target_parameters: adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found %g",
-             l->dropout);
+             "adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found %g", l->dropout);
     return DT_OK;
 }
 
@@ -385,7 +384,7 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     int n_found = 0;
     if (l->r == 0) return DT_OK;
     DT_TRY(check_names(l, mc, units, n_units));
-    DT_TRY(check_parameters(l, units, n_units));
+    DT_TRY(dt_error_prefix(dt_lora_check_parameters(l, units, n_units), "target_parameters: "));
     for (int u = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
         for (int first = 0, end; first < n_own; first = end) {

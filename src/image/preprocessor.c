@@ -186,6 +186,8 @@ static dt_err read_native(const dt_spec *s, dt_preprocessor *p)
     if (p->pad) return dt_spec_bad(s, "do_pad", "false, because only LlavaImageProcessor pads to a square");
     if (dt_spec_get(s, "size", &size)) {
         DT_TRY(dt_spec_only(&size, "shortest_edge longest_edge min_pixels max_pixels"));
+        DT_TRY(dt_spec_int(&size, "min_pixels", 1, most, &p->min_pixels));
+        DT_TRY(dt_spec_int(&size, "max_pixels", 1, most, &p->max_pixels));
         DT_TRY(dt_spec_int(&size, "shortest_edge", 1, most, &p->min_pixels));
         DT_TRY(dt_spec_int(&size, "longest_edge", 1, most, &p->max_pixels));
     }

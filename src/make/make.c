@@ -215,9 +215,10 @@ static dt_err check_options(const dt_make_options *o)
     const dt_image_options *i = &o->images;
     DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
              "an image folder or captions need images: expected a preprocessor (--images)");
-    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS && i->token && i->token[0]),
-             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d tokens per image, found %" PRId64,
-             DT_MAX_IMAGE_TOKENS, i->n_tokens);
+    DT_CHECK(!i->preprocessor || (i->token && i->token[0]), DT_ERR_USAGE,
+             "image token: expected the text of a token, found nothing");
+    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS), DT_ERR_USAGE,
+             "image tokens: expected 1 to %d tokens per image, found %" PRId64, DT_MAX_IMAGE_TOKENS, i->n_tokens);
     DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
              "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",

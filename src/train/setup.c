@@ -410,6 +410,9 @@ static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_TRY(settle_adapters(run));
+    if (!run->lora.lenient)
+        DT_TRY(dt_config_blame(cfg, "lora", "target_parameters",
+                               dt_lora_check_parameters(&run->lora, run->units, run->n_units)));
     const dt_err err = dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units);
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));

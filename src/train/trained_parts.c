@@ -94,6 +94,8 @@ dt_err run_choose_parts(dt_run *run)
     int n;
     dt_err err = DT_OK;
     run->parts = (struct run_parts){0};
+    DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "vision", "train"), &run->cfg, "vision", "train",
+                    "the model has no tower; leave this key out");
     if (!run->mc.vision) return DT_OK;
     if (!run->mc.vision->grids) warn_of_projector(run);
     DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));

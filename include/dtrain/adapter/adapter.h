@@ -101,6 +101,8 @@ typedef struct dt_lora_alike {
 } dt_lora_alike;
 dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
                               int n_units);
+/** Check that the names in target_parameters are of experts. DT_ERR_USAGE; DT_ERR_DATA if l is lenient. */
+dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_units);
 /** Check that every pattern of rank_pattern matches an adapter. DT_ERR_USAGE. */
 dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units);
 /** The same for alpha_pattern. */

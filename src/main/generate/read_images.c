@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,9 +135,11 @@ dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pix
         *grid = p->cell ? dt_grid_code(rows, columns) : 0;
         *pixels = malloc((size_t)*n_cells * generate_image_nbytes(a));
         if (!*pixels) err = dt_fail(DT_ERR_MEMORY, "out of memory for an image");
+        const int64_t n_tokens = a->frozen.mc.vision->n_tokens;
         if (*n_cells > most)
-            err = dt_fail(DT_ERR_DATA, "%s: the image has %lld tokens, more than the %d of a pass", called,
-                          (long long)*n_cells, most);
+            err = dt_fail(DT_ERR_DATA,
+                          "%s: the image has %lld tokens: at most %lld fit; use a smaller image, or raise --context",
+                          called, (long long)(*n_cells * n_tokens), (long long)(most * n_tokens));
     }
     if (err == DT_OK) err = dt_image_prepare(p, called, &image, *pixels);
     dt_image_free(&image);
@@ -196,16 +199,22 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
     return read_image(a, path, pixels, grid);
 }
 
-/* A pass holds at least the largest image. */
-static void size_grids(const app *a, dt_generate_options *g)
+/* The largest number of cells of an image: sides differ by a factor of at most 200, and the shorter one may be a single
+ * cell, which then exceeds the limit of pixels. Tiles: the whole image follows them. */
+static int64_t most_cells(const dt_vision_config *v)
+{
+    if (v->tiles) return v->preprocessor.max_tiles + 1;
+    const int64_t n = v->preprocessor.max_pixels / (v->image_size * v->image_size);
+    return dt_max_i64(n, (int64_t)sqrt(200 * ((double)n + 1)) + 1);
+}
+
+/* A pass holds at least the largest image. In a conversation the sizes of images are not known: they have at most
+ * `most` tokens. */
+static void size_grids(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     int64_t largest = 0, all = 0;
-    if (a->opt.chat) { /* their sizes are not known */
-        const int64_t most =
-            v->tiles ? v->preprocessor.max_tiles + 1 : v->preprocessor.max_pixels / (v->image_size * v->image_size);
-        largest = all = dt_max_i64(1, v->tiles ? most : dt_min_i64(g->max_tok, most));
-    }
+    if (a->opt.chat) largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
     for (int i = 0; i < a->n_seqs; i++)
         for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
             largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);
@@ -224,7 +233,7 @@ void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
     const dt_vision_config *v = a->frozen.mc.vision;
     if (!v || most == 0) return;
     if (dt_vision_has_cells(v)) {
-        size_grids(a, g);
+        size_grids(a, g, most);
         return;
     }
     const int64_t least_tok = g->n_slots - 1 + v->n_tokens;
