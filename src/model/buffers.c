@@ -49,6 +49,7 @@ static void place_experts(const dt_model *m, struct arena *a, struct expert_acts
 {
     const int64_t T = m->opt.max_tok, N = T * m->k;
     s->prob = dt_take(a, T, m->E, sizeof(float));
+    s->lse = dt_take(a, dt_squares(m) ? T : 0, 2, sizeof(float));
     s->weight = dt_take(a, N, 1, sizeof(float));
     s->expert = dt_take(a, N, 1, sizeof(int32_t));
     s->start = dt_take(a, m->E > 0 ? m->E + 1 : 0, 1, sizeof(int32_t));

@@ -49,7 +49,8 @@ static dt_err route(const dt_model *m, const struct block *b, const dt_param_vie
     const dt_routing r = route_of(m, b, w);
     const struct with_matmul alone = {0};
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
-    DT_TRY(m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->stream));
+    DT_TRY(
+        m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->train && dt_squares(m) ? a->lse : NULL, m->stream));
     DT_TRY(m->ops->order_experts(m->dev, &r, a->expert, a->start, a->row, a->assignment, a->token, m->load, m->stream));
     return dt_balance_count(m, a);
 }
@@ -140,13 +141,13 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     const struct linear *router = &b->linear[SLOT_ROUTER];
     const struct with_matmul onto = {.addend = m->s.dnorm};
     const dt_routing r = route_of(m, b, w);
-    const float *dprob = m->have_dprob ? (const float *)(const void *)m->dprob_span.device : NULL;
+    const struct load_gradient d = dt_balance_gradient(m);
     if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
     DT_TRY(down_backward(m, b, w, g, k, dy, a->low[SLOT_EXPERT_DOWN]));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
     DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL, a->low[SLOT_EXPERT_UP]));
-    DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, dprob, m->s.dlogits, m->opt.dtype,
-                                  m->stream));
+    DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, d.prob, k->lse, d.square, m->s.dlogits,
+                                  m->opt.dtype, m->stream));
     return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,
                               onto, m->n_tok);
 }

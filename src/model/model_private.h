@@ -104,7 +104,8 @@ struct norm_stats {
 /** Activations of a mixture of experts. An assignment t k + j is the j-th expert of token t. Rows are the assignments
  *  in the order of their experts. */
 struct expert_acts {
-    float *prob;                 /* [T,E]: of the router */
+    float *prob;                 /* [T,E]: of the router (route) */
+    float *lse;                  /* [T,2]: likewise, with a z-loss */
     int32_t *expert;             /* [T,k] */
     float *weight;               /* [T,k] */
     int32_t *start;              /* [E+1]: the first row of each expert */
@@ -416,11 +417,11 @@ struct dt_model {
     int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
     int32_t n_listed;
     struct span tokens_span, rows_span, results_span, values_span;
-    /* of the load-balancing loss (balance.c): float [2, E], rows of each expert and sums of its probabilities, over all
-     * layers; float [E], gradient of each token's probabilities */
-    struct span load_span, dprob_span;
+    /* of the losses of routers (balance.c): float [2 E + 1], rows of each expert, sums of its probabilities, and the
+     * sum of l^2, over all layers; float [E + 1], gradients of each token's probabilities and of its l^2 */
+    struct span load_span, dload_span;
     float *load;        /* device, in a forward that counts; else NULL */
-    bool have_dprob;    /* dprob_span is for the next backward */
+    bool have_dload;    /* dload_span is for the next backward */
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
@@ -645,13 +646,19 @@ int32_t dt_step_len(const dt_model *m, int32_t len);
 int32_t dt_step_rows(const dt_model *m, int32_t n);
 
 /* balance.c */
-/** Is there a load-balancing loss? */
+/** Is there a loss of the routers? Is it, or one of them, the z-loss? */
 bool dt_balances(const dt_model *m);
+bool dt_squares(const dt_model *m);
 void dt_balance_place(dt_model *m, struct arena *host, struct arena *device);
 /** Before a forward: start counting, in training. */
 dt_err dt_balance_begin(dt_model *m);
-/** Add a layer's probabilities to m->load. */
+/** Add a layer's probabilities and l^2 to m->load. */
 dt_err dt_balance_count(const dt_model *m, const struct expert_acts *a);
+/** Arguments of route_backward; NULL: none. */
+struct load_gradient {
+    const float *prob, *square;
+};
+struct load_gradient dt_balance_gradient(const dt_model *m);
 
 /* decode_batch.c: called by dt_model_stage_batch if there are slots */
 /** Stage the sequences of b, which attend to their slots. */

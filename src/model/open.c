@@ -246,7 +246,7 @@ static dt_err allocate(dt_model *m)
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
     if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->load_span.moved));
-    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->dprob_span.moved));
+    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->dload_span.moved));
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
@@ -326,7 +326,7 @@ void dt_model_close(dt_model *m)
 {
     if (!m) return;
     dt_event *const events[] = {m->tokens_span.moved, m->rows_span.moved, m->results_span.moved,
-                                m->values_span.moved, m->load_span.moved, m->dprob_span.moved};
+                                m->values_span.moved, m->load_span.moved, m->dload_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* queued work may still use the buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)

@@ -164,6 +164,9 @@
          "activations that are recomputed in the backward pass instead of stored. selective: only cheap ones, norms " \
          "and activation functions (about a third less memory, 1 or 2 % more time); block: all except the input of " \
          "each block (about a quarter more work)") \
+    REAL(model, router_z_loss_coef, 0, 0, 1000000, "", \
+         "factor of the z-loss of a mixture of experts: the mean over the tokens of (log sum of e^logit)^2 of the " \
+         "router, summed over the layers; 0: none") \
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "dropout probability that replaces those of config.json; -1: keep them (0 except for GPT-2)") \
     TEXT(data, train, "", \

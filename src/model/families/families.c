@@ -86,6 +86,13 @@ const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STE
 const enum step dt_steps_four_norms[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
                                          STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
 
+int64_t dt_model_n_sparse(const dt_model_config *mc)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) n += dt_model_layer(mc, i).sparse;
+    return n;
+}
+
 int64_t dt_model_n_linear(const dt_model_config *mc)
 {
     int64_t n = 0;
