@@ -104,8 +104,10 @@ for way in selective block; do
 done
 expect "the gate has an adapter" grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
 train 1 refused "$@" lora.target_modules=0.gate_proj
-expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix; experts have adapters by lora.target_parameters"
-set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj
+expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix or of a router; these have adapters by lora.target_parameters"
+train 1 refused "$@" lora.target_modules=mlp.gate
+expect_text "and so have routers" "'mlp.gate' is the name of an expert's matrix or of a router"
+set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj,gate.weight lora.rank_pattern=mlp.gate.weight:2
 train 1 expert "$@"
 expect_exit "adapters on experts" 0
 full_only

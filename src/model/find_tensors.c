@@ -64,8 +64,8 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     }
 }
 
-/* The adapter of all experts of a slot. */
-static void find_expert_adapter(struct linear *l, const dt_unit *u, const char *name)
+/* The adapter of a router, or of all experts of a slot, by the name of the parameter. */
+static void find_parameter_adapter(struct linear *l, const dt_unit *u, const char *name)
 {
     const dt_tensor *a = find_part(u, name, "lora_A.weight"), *b = find_part(u, name, "lora_B.weight");
     if (!a || !b) return;
@@ -145,7 +145,12 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     const struct family_fused *fused = dt_family_fused(m->mc->family, slot);
     l.n_groups = first->flags & PER_EXPERT ? (int)m->E : 0;
     if (l.n_groups > 0) l.n_rows = m->k;
-    if (l.n_groups > 0 && fused && !m->opt.no_adapters) find_expert_adapter(&l, u, fused->name);
+    if (l.n_groups > 0 && fused && !m->opt.no_adapters) find_parameter_adapter(&l, u, fused->name);
+    if (slot == SLOT_ROUTER && !m->opt.no_adapters) {
+        char name[80];
+        snprintf(name, sizeof name, "%s.weight", names[0]);
+        find_parameter_adapter(&l, u, name);
+    }
     l.in_fp32 = slot == SLOT_ROUTER || slot == SLOT_MLP_GATE;
     return l;
 }

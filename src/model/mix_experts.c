@@ -44,10 +44,10 @@ static dt_err gather(const dt_model *m, const struct expert_acts *a, const void 
 }
 
 static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct expert_acts *a,
-                    const void *x)
+                    const void *x, void *low)
 {
     const dt_routing r = route_of(m, b, w);
-    const struct with_matmul alone = {0};
+    const struct with_matmul alone = {.low = low};
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
     DT_TRY(
         m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->train && dt_squares(m) ? a->lse : NULL, m->stream));
@@ -62,7 +62,7 @@ dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_v
     const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_UP]};
     if (shares(b)) DT_TRY(dt_mlp_mix(m, b, w, a, x, cache, inner));
     *inner = k->act;
-    DT_TRY(route(m, b, w, k, x));
+    DT_TRY(route(m, b, w, k, x, a->low[SLOT_ROUTER]));
     DT_TRY(gather(m, k, x));
     DT_TRY(dt_linear_forward(m, &b->linear[SLOT_EXPERT_UP], w, m->s.rows, m->C, k->up, 2 * m->X, n_rows(m), each));
     return make_act(m, k);
@@ -134,12 +134,23 @@ static dt_err up_backward(const dt_model *m, const struct block *b, const dt_par
                                 m->stream);
 }
 
+/* s.dnorm += the gradient of x through the router. */
+static dt_err router_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                              const void *x, void *low)
+{
+    const struct linear *router = &b->linear[SLOT_ROUTER];
+    const bool adapted = router->n_low > 0; /* its adapter has the place of the addend */
+    const struct with_matmul with = {.addend = adapted ? NULL : m->s.dnorm, .low = low};
+    void *dx = adapted ? m->s.rows : m->s.dnorm;
+    DT_TRY(dt_linear_backward(m, router, w, g, x, m->C, m->s.dlogits, m->E, dx, m->C, with, m->n_tok));
+    if (!adapted) return DT_OK;
+    return m->ops->add(m->dev, m->s.dnorm, dx, m->s.dnorm, m->opt.dtype, m->n_tok * m->C, m->stream);
+}
+
 dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                                const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     const struct expert_acts *k = &a->experts;
-    const struct linear *router = &b->linear[SLOT_ROUTER];
-    const struct with_matmul onto = {.addend = m->s.dnorm};
     const dt_routing r = route_of(m, b, w);
     const struct load_gradient d = dt_balance_gradient(m);
     if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
@@ -148,6 +159,5 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
     DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL, a->low[SLOT_EXPERT_UP]));
     DT_TRY(m->ops->route_backward(m->dev, &r, k->prob, k->expert, m->s.dweight, d.prob, k->lse, d.square, m->s.dlogits,
                                   m->opt.dtype, m->stream));
-    return dt_linear_backward(m, router, w, g, dt_mixer_input(b, i, a), m->C, m->s.dlogits, m->E, m->s.dnorm, m->C,
-                              onto, m->n_tok);
+    return router_backward(m, b, w, g, dt_mixer_input(b, i, a), a->low[SLOT_ROUTER]);
 }

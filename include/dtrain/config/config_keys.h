@@ -330,8 +330,9 @@
          "lm_head; GPT-2: wte, wpe). In a vision-language model, names and patterns match only layers of the " \
          "language model") \
     TEXT(lora, target_parameters, "", \
-         "experts that get adapters: comma-separated names of the tensors in which transformers has them " \
-         "(mlp.experts.gate_up_proj, mlp.experts.down_proj). An empty target_modules then selects no layers") \
+         "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
+         "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \
+         "selects no layers") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
          "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r") \
