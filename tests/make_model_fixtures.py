@@ -131,13 +131,16 @@ CASES = {
     "glm4_moe": dict(RMS, model_type="glm4_moe", num_attention_heads=6, num_key_value_heads=2, head_dim=12, attention_bias=True, use_qk_norm=True,
                      first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=9,
                      n_shared_experts=1, routed_scaling_factor=1.3, rope_theta=10000.0, router_z_loss_coef=0.25),
+    # three value heads for each of two key heads, whose rows are grouped; the layer in the middle has no experts
+    "qwen3_next": dict(QWEN35, model_type="qwen3_next", num_hidden_layers=3, layer_types=["linear_attention", "linear_attention", "full_attention"],
+                       num_experts=7, num_experts_per_tok=3, moe_intermediate_size=9, shared_expert_intermediate_size=14, mlp_only_layers=[1]),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
                ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
                gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", gpt_oss="GptOssForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
-               qwen3_5_moe_text="Qwen3_5MoeForCausalLM",
+               qwen3_5_moe_text="Qwen3_5MoeForCausalLM", qwen3_next="Qwen3NextForCausalLM",
                deepseek_v2="DeepseekV2ForCausalLM", deepseek_v3="DeepseekV3ForCausalLM", glm4_moe="Glm4MoeForCausalLM")
 
 

@@ -182,6 +182,7 @@ struct scratch {
     void *gated;        /* [T,Q]: attention's output times its gate */
     void *dout;         /* [T,Z]: gradient of linear attention's output, before and after its norm */
     void *dmixed, *din; /* [T,M], [T,I] */
+    void *grouped;      /* [T,I]: the columns of the matmul of linear attention, or their gradients */
     float *dg, *dbeta;  /* [T,H] */
     float *delta;       /* scratch of the delta rule */
     int64_t delta_elems;

@@ -50,6 +50,7 @@ typedef struct dt_model_config {
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
     int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
+    bool linear_grouped;                     /* matrices before linear attention have rows grouped by key head */
     bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
     double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
     double router_z_loss_coef;               /* factor of the z-loss, which is not in config.json; 0: none */

@@ -69,6 +69,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
                              [SIZE_Z] = Z,
                              [SIZE_H] = mc->linear_num_value_heads,
+                             [SIZE_MZ] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + 2 * Z,
+                             [SIZE_HH] = 2 * mc->linear_num_value_heads,
                              [SIZE_VALUE] = mc->linear_value_head_dim,
                              [SIZE_KERNEL] = mc->linear_conv_kernel_dim,
                              [SIZE_LQ] = mc->q_lora_rank,

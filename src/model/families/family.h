@@ -84,6 +84,8 @@ enum size_of {
     SIZE_M,         /* of linear attention: q, k and v */
     SIZE_Z,         /* all values */
     SIZE_H,         /* value heads */
+    SIZE_MZ,        /* q, k, v and z, grouped by key head */
+    SIZE_HH,        /* b and a, likewise */
     SIZE_VALUE,     /* one value */
     SIZE_KERNEL,    /* linear_conv_kernel_dim */
     SIZE_LQ,        /* q_lora_rank */
