@@ -32,6 +32,7 @@ static const struct {
     {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
     {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
     {"model", "freeze", CHANGE_REFUSED},
+    {"model", "router_z_loss_coef", CHANGE_REPORTED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
