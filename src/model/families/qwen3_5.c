@@ -1,7 +1,7 @@
 /* qwen3_5.c - the text models of Qwen3-Next, Qwen3.5 and Qwen3.6, dense or with mixtures of experts: three of four
  * layers have linear attention with the gated delta rule, the others full attention with a gate, norms of heads and
- * partial rotation. Norms add 1 to their weights, except those of linear attention. A mixture has a shared expert with a
- * gate. Qwen3-Next has other matrices before linear attention: their rows are grouped by key head. */
+ * partial rotation. Norms add 1 to their weights, except those of linear attention. A mixture has a shared expert with
+ * a gate. Qwen3-Next has other matrices before linear attention: their rows are grouped by key head. */
 #include "moe.h"
 #include <inttypes.h>
 #include <string.h>
