@@ -376,10 +376,11 @@ static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, cons
 
 static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, bool biased, dt_dtype dt)
 {
-    int32_t start[9] = {0};
+    const int32_t around = gap > 0 ? 3 : 0; /* rows before and after those of the groups */
+    int32_t start[9] = {around};
     for (int i = 0; i < g->n; i++) start[i + 1] = start[i] + g->rows[i];
     start[g->n + 1] = -1;
-    const int64_t N = start[g->n], matrix = g->n * g->out * g->in;
+    const int64_t N = start[g->n] + around, matrix = g->n * g->out * g->in;
     dt_matmul mm = grouped(g, form, N, gap, dt);
     const bool wgrad = form >= WEIGHT_GRADIENT;
     ref_array a = ref_random(dt, N * mm.lda + 1, 1, 1), b = ref_random(dt, wgrad ? N * mm.ldb + 1 : matrix, 2, 1),

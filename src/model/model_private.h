@@ -75,6 +75,13 @@ struct branch {
 };
 enum { N_BRANCHES = 2 };
 
+/** The matrices of some experts of a block, in a unit of their own. */
+struct expert_part {
+    int unit, first, n; /* experts first .. first + n - 1 */
+    struct tensor_at w, blocks, scale;
+    int finer; /* as in struct linear */
+};
+
 /** One block: its number and its tensors. Different tensors may be trained in different blocks. */
 struct block {
     int64_t layer; /* bidirectional blocks are numbered after the causal ones */
@@ -85,6 +92,9 @@ struct block {
     struct tensor_at correction;                       /* optional: of a router */
     struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];
+    /* parts of SLOT_EXPERT_UP, then as many of SLOT_EXPERT_DOWN; n_parts 0: all experts are in the block's unit */
+    const struct expert_part *parts;
+    int n_parts;
 };
 
 /** A unit between the embedding and the head. */
@@ -383,6 +393,7 @@ struct dt_model {
 
     struct stage *stages; /* [n_stages], in order of execution */
     int64_t n_stages;
+    struct expert_part *parts; /* [n_units]: of all blocks */
     bool has_norm_stage;
     struct norm_stats stage_norm; /* of a stage of role NORM, kept for backward */
     int embed_unit, head_unit;
@@ -561,6 +572,7 @@ struct norm dt_norm_at(const dt_unit *u, const char *name);
  *  activation or its derivative with the activation's input. */
 struct with_matmul {
     const void *addend;
+    const void *bias; /* instead of the layer's own, which is in another unit; NULL: its own */
     dt_epilogue epilogue;
     void *act_in;               /* leading dimension: that of the output */
     bool act_of_aux;            /* act_of_aux of dt_matmul, for act_in */
@@ -722,10 +734,14 @@ dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients for an empty micro-batch: zeros. */
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
 /** Acquire a unit's parameters. DT_ERR_ARG: a part other than codes and scales does not have the compute type. */
-dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
-dt_err dt_params_release(dt_model *m, int unit);
+dt_err dt_params_acquire(const dt_model *m, int unit, dt_param_view *w);
+dt_err dt_params_release(const dt_model *m, int unit);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
-dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
-dt_err dt_grads_release(dt_model *m, int unit);
+dt_err dt_grads_acquire(const dt_model *m, int unit, dt_grad_view *g);
+dt_err dt_grads_release(const dt_model *m, int unit);
+
+/* mix_experts.c: what a rank without tokens does instead of a block's forward and backward, for its units of experts */
+dt_err dt_experts_skip(const dt_model *m, const struct block *b, bool want_output);
+dt_err dt_experts_skip_backward(const dt_model *m, const struct block *b);
 
 #endif

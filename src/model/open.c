@@ -57,7 +57,8 @@ static dt_err make_tables(dt_model *m)
 static dt_err find_tensors(dt_model *m)
 {
     m->stages = calloc((size_t)m->n_units + 1, sizeof *m->stages);
-    DT_CHECK(m->stages, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
+    m->parts = calloc((size_t)m->n_units + 1, sizeof *m->parts);
+    DT_CHECK(m->stages && m->parts, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
     return dt_model_find_tensors(m);
 }
 
@@ -102,11 +103,13 @@ static void free_tables(dt_model *m)
 {
     dt_dynamic_rope_close(m);
     free(m->stages);
+    free(m->parts);
     free(m->x);
     free(m->sets);
     free(m->cache);
     free(m->cached);
     m->stages = NULL;
+    m->parts = NULL;
     m->x = NULL;
     m->sets = NULL;
     m->cache = NULL;

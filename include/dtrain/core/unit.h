@@ -122,6 +122,7 @@ dt_tensor dt_tensor_whole(const dt_tensor *t);
 typedef enum dt_unit_role {
     DT_UNIT_BLOCK,       /* causal attention and an MLP: one of num_hidden_layers */
     DT_UNIT_ENCODER,     /* the same with bidirectional attention; not among num_hidden_layers */
+    DT_UNIT_EXPERTS,     /* matrices of some experts of the block before it: held while that block is */
     DT_UNIT_NORM,        /* a norm, such as the one after the last block of a vision tower */
     DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
     DT_UNIT_HEAD,        /* final norm and vocabulary matmul */
