@@ -38,6 +38,14 @@ train 2 muon_whole zero.stage=3 optimizer.type=muon
 train 2 muon "$@" optimizer.type=muon
 expect "Muon" close_losses muon_whole muon 1e-5
 
+cp "$tmp/tiny.ini" "$tmp/shared.ini"
+sed -i -e 's/^model_type.*/model_type = gpt_oss/' -e '/^shared_expert\|^norm_topk\|^moe_inter/d' -e 's/^num_hidden_layers/intermediate_size = 20\n&/' "$tmp/tiny.ini"
+train 1 biased
+expect_exit "experts with biases" 0
+train 2 biased_groups "$@"
+expect "in groups: the same losses" close_losses biased biased_groups 0
+cp "$tmp/shared.ini" "$tmp/tiny.ini"
+
 # checkpoints do not depend on the groups
 cp -r "$tmp/whole" "$tmp/resumed" && rm -rf "$tmp"/resumed/*14*.h5 "$tmp"/resumed/hf
 train 2 resumed "$@" run.max_steps=14 checkpoint.save_steps=0 checkpoint.export=hf

@@ -198,7 +198,9 @@ static dt_err build_experts(const struct builder *block, int64_t number, dt_unit
         b.first_expert = i % n * mc->expert_group_size;
         b.end_expert = dt_min_i64(b.first_expert + mc->expert_group_size, mc->num_experts);
         u->role = DT_UNIT_EXPERTS;
-        snprintf(u->name, sizeof u->name, "block.%" PRId64 ".%s.%" PRId64, number, i < n ? "up" : "down", i % n);
+        char name[64];
+        snprintf(name, sizeof name, "block.%" PRId64 ".%s.%" PRId64, number, i < n ? "up" : "down", i % n);
+        snprintf(u->name, sizeof u->name, "%.*s", (int)sizeof u->name - 1, name);
         DT_TRY(dt_units_build(&b, mc->family->block));
     }
     return DT_OK;
