@@ -6,7 +6,7 @@
 . "$(dirname "$0")/train_common.sh"
 export DATA=$tmp # some files name their data so
 
-# Parameters as counted in the published safetensors files, without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
+# Parameters as counted in the published safetensors files, without multi-token prediction, and without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
 published='
 qwen2.5-0.5b 494032768
 qwen2.5-1.5b 1543714304
@@ -23,6 +23,7 @@ qwen3-14b 14768307200
 qwen3-32b 32762123264
 qwen1.5-moe-a2.7b 14315784192
 qwen3-30b-a3b 30532122624
+qwen3-next-80b-a3b 79674391296
 mixtral-8x7b 46702792704
 deepseek-v2-lite 15706484224
 deepseek-v3 671026419200

@@ -199,6 +199,8 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'qwen3_moe', 'moe_intermediate_size': 0}", "moe_intermediate_size", "0"},
         {"{'model_type': 'qwen3_moe', 'mlp_only_layers': ['1']}", "mlp_only_layers", "a list of layer numbers"},
         {"{'model_type': 'qwen3_moe', 'mlp_only_layers': 1}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_next', 'mlp_only_layers': [1.5]}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_next', 'linear_num_key_heads': 3}", "linear_num_key_heads", "found 3"},
         {"{'model_type': 'qwen3_moe', 'router_aux_loss_coef': -1}", "router_aux_loss_coef", "-1"},
         {"{'model_type': 'qwen3_moe', 'num_hidden_layers': 65536, 'num_experts': 4096, 'hidden_size': 65536}",
          "num_experts", "at most 17592186044416"},

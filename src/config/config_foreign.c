@@ -108,6 +108,8 @@ static const struct {
     {"dpo", "sync_reference_mixup", "ref_model_mixup_alpha", NULL},
     {"dpo", "use_wpo", "use_weighting", NULL},
     {"dpo", "loss_weights", "rpo_alpha", "loss_type = sigmoid, sft with loss_weights = 1, rpo_alpha"},
+    {"model", "router_z_loss_coef", "moe_z_loss_coeff moe_z_loss_coef z_loss_coef", NULL},
+    {"model", "router_aux_loss_coef", "moe_aux_loss_coeff aux_loss_coef", "with output_router_logits = true"},
     {"model", "dropout", "disable_dropout", "alignment tasks train without dropout unless this key sets a probability"},
     {"data", "shuffle", "shuffle_dataset", NULL},
     {"data", "group_by_modality_length", "group_by_length", "it also separates samples with images from those without"},

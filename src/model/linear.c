@@ -35,7 +35,7 @@ static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with)
 {
-    dt_matmul mm = {.bias = dt_weight(w, l->b),
+    dt_matmul mm = {.bias = with.bias ? with.bias : dt_weight(w, l->b),
                     .m = n_rows,
                     .n = l->n_out,
                     .k = l->n_in,

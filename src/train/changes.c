@@ -37,6 +37,7 @@ static const struct {
     {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
     {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
     {"model", "freeze", CHANGE_OF_SET},
+    {"model", "router_z_loss_coef", CHANGE_REPORTED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},

@@ -63,7 +63,7 @@ typedef struct dt_lora {
     bool use_rslora;
     dt_lora_init init;
     dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
-    dt_modules target_parameters; /* a list: of experts */
+    dt_modules target_parameters; /* a list: of experts and routers */
     /* trained whole, without adapters: all modules whose path ends with the characters of a name, and modules in
      * them */
     dt_modules modules_to_save;
@@ -160,8 +160,8 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
 
 /** Iterator over the adapted modules of units. {0} to begin. */
 typedef struct dt_adapted {
-    char module[DT_NAME_MAX]; /* or the parameter of experts */
-    bool of_experts;
+    char module[DT_NAME_MAX]; /* or the parameter */
+    bool of_parameter;
     int next_unit, next_tensor; /* where the search continues */
 } dt_adapted;
 /** Find the next adapted module. False: there are no more. */

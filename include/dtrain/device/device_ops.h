@@ -90,7 +90,7 @@ typedef struct dt_matmul {
      * group without rows has the empty sum. Row scales, and blocks and groups of nf4, of consecutive matrices B follow
      * one another. sums are not supported, nor is a bias with trans_a */
     int n_groups;               /* 0: an ordinary matmul */
-    const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
+    const int32_t *group_start; /* device [n_groups + 1], ascending, in 0 .. total; rows outside are in no group */
     int64_t group_stride;
 } dt_matmul;
 /** The matmul of group g of a grouped matmul, for a host that can read group_start; moves the three matrices. */

@@ -88,6 +88,8 @@ enum size_of {
     SIZE_M,         /* of linear attention: q, k and v */
     SIZE_Z,         /* all values */
     SIZE_H,         /* value heads */
+    SIZE_MZ,        /* q, k, v and z, grouped by key head */
+    SIZE_HH,        /* b and a, likewise */
     SIZE_VALUE,     /* one value */
     SIZE_KERNEL,    /* linear_conv_kernel_dim */
     SIZE_LQ,        /* q_lora_rank */
@@ -211,10 +213,15 @@ const struct family_fused *dt_family_fused(const dt_family *f, enum slot slot);
 struct builder {
     const dt_model_config *mc;
     dt_unit *unit;
-    char prefix[64];    /* of all names */
-    int64_t n_labels;   /* of a scalar head; 0: vocabulary head */
-    bool tower;         /* a vision tower, not a language model */
-    dt_layer layer;     /* of a block */
+    char prefix[64];  /* of all names */
+    int64_t n_labels; /* of a scalar head; 0: vocabulary head */
+    bool tower;       /* a vision tower, not a language model */
+    dt_layer layer;   /* of a block */
+    /* of a block whose experts have units of their own: their weights are left out; of such a unit: its slot and
+     * experts */
+    bool apart;
+    const enum slot *only;
+    int64_t first_expert, end_expert;
     int64_t patch_size; /* of a tower */
     int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };
