@@ -96,7 +96,7 @@ include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk develop.mk)
 info:  ## show what was detected and enabled
 	@echo "version    $(VERSION)"
 	@echo "compiler   $(shell $(MPICC) --version 2>/dev/null | head -1)"
-	@echo "MPI        $(shell command -v $(MPICC) || echo missing) ($(MPI)); started by $(MPIRUN): $(shell $(MPIRUN) --version 2>/dev/null | head -1)"
+	@echo "MPI        $(shell command -v $(MPICC) || echo missing) ($(MPI)); started by $(MPIRUN): $(LAUNCHER)"
 	@echo "HDF5       $(or $(HDF5),missing) $(shell pkg-config --modversion $(HDF5) 2>/dev/null)"
 	@tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" || true
 	@echo "CPU sets   $(ISAS)"

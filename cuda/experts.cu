@@ -7,14 +7,21 @@
 
 enum { ROUTE_WARPS = 4 };
 
+/* p of an expert, from route's prob. */
+__device__ inline float score(const dt_routing &r, const float *prob, int e)
+{
+    return r.sigmoid ? 1 / (1 + expf(-prob[e])) : prob[e];
+}
+
 /* The values by which experts are chosen. NaN sorts last. used: the groups whose experts may be. */
 struct choice {
-    const float *p, *correction;
+    const dt_routing &r;
+    const float *prob;
     int size; /* of a group */
     uint64_t used;
     __device__ float operator()(int e) const
     {
-        const float c = p[e] + (correction ? correction[e] : 0);
+        const float c = score(r, prob, e) + (r.correction ? r.correction[e] : 0);
         return c != c || !(used >> e / size & 1) ? -INFINITY : c;
     }
 };
@@ -68,25 +75,32 @@ __device__ inline uint64_t best_groups(const dt_routing &r, const choice &c, flo
 __device__ inline float first_of_sum(const dt_routing &r) { return r.sigmoid ? 1e-20f : 0; }
 __device__ inline float scale_of(const dt_routing &r) { return r.scale != 0 ? r.scale : 1; }
 
-/* p of a row in place; the sum is NaN if there was a NaN. A lane reads its own elements only. */
-__device__ inline float scores(const dt_routing &r, float *p)
+/* p of a row in place, unless it has sigmoids; lse: see route. The sum is NaN if there was a NaN. A lane reads its own
+ * elements only. */
+__device__ inline float scores(const dt_routing &r, float *p, float *lse)
 {
     const int lane = threadIdx.x % WARP, n = r.n_experts;
-    float most = -INFINITY, sum = 0;
-    if (r.sigmoid) {
-        for (int e = lane; e < n; e += WARP) sum += p[e] = 1 / (1 + expf(-p[e]));
-        return warp_sum(sum);
-    }
+    float most = -INFINITY, sum = 0, of_sigmoids = 0;
     for (int e = lane; e < n; e += WARP) most = larger()(most, p[e]);
     most = warp_reduce(most, larger());
-    for (int e = lane; e < n; e += WARP) sum += p[e] = expf(p[e] - most);
+    for (int e = lane; e < n; e += WARP) {
+        const float x = expf(p[e] - most);
+        sum += x;
+        of_sigmoids += score(r, p, e);
+        if (!r.sigmoid) p[e] = x;
+    }
     sum = warp_sum(sum);
+    if (lse && lane == 0) {
+        const float l = most + logf(sum);
+        lse[0] = l, lse[1] = l * l;
+    }
+    if (r.sigmoid) return warp_sum(of_sigmoids);
     for (int e = lane; e < n; e += WARP) p[e] /= sum;
     return sum;
 }
 
 /* A warp per token: scores of its row of prob in place, then its k experts and their weights. */
-__global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *weight)
+__global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *weight, float *lse)
 {
     __shared__ float values[ROUTE_WARPS][DT_MAX_GROUPS];
     const int64_t t = blockIdx.x * (int64_t)ROUTE_WARPS + threadIdx.x / WARP;
@@ -94,15 +108,16 @@ __global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *
     if (t >= r.n_tok) return;
     float *p = prob + t * n;
     float chosen = first_of_sum(r), value = 0;
-    const float sum = scores(r, p);
-    choice c = {p, r.correction, r.n_groups > 1 ? n / r.n_groups : n, ~(uint64_t)0};
+    const float sum = scores(r, p, lse ? lse + 2 * t : nullptr);
+    choice c = {r, p, r.n_groups > 1 ? n / r.n_groups : n, ~(uint64_t)0};
     __syncwarp();
     if (r.n_groups > 1) c.used = best_groups(r, c, values[threadIdx.x / WARP]);
     for (int j = 0, last = -1; j < r.k; j++) {
         last = next_largest(c, n, value, last);
         value = c(last);
-        chosen += p[last];
-        if (lane == 0) expert[t * r.k + j] = last, weight[t * r.k + j] = p[last];
+        const float w = score(r, p, last);
+        chosen += w;
+        if (lane == 0) expert[t * r.k + j] = last, weight[t * r.k + j] = w;
     }
     if (lane > 0) return;
     for (int j = 0; j < r.k; j++) {
@@ -111,30 +126,36 @@ __global__ void route_kernel(dt_routing r, float *prob, int32_t *expert, float *
     }
 }
 
-dt_err cuda_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, dt_stream *stream)
+dt_err cuda_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, float *lse,
+                  dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "route");
     DT_TRY(dt_routing_check(r));
     if (r->n_tok == 0) return DT_OK;
-    launch(s, (unsigned)ceil_div(r->n_tok, ROUTE_WARPS), ROUTE_WARPS * WARP, 0, route_kernel, *r, prob, expert, weight);
+    launch(s, (unsigned)ceil_div(r->n_tok, ROUTE_WARPS), ROUTE_WARPS * WARP, 0, route_kernel, *r, prob, expert, weight,
+           lse);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
 /* A warp per token. With w_j = s p_j / S: dp_j = s (dw_j - sum_i dw_i p_i / S) / S; then dz_e = p_e (dp_e - sum_f p_f
  * dp_f), or of sigmoids p_e (1 - p_e) dp_e. dp is dprob, plus dp_j for the k experts, which each lane looks up among
- * them. */
+ * them. dl: the gradient of l. */
 template <class T>
 __global__ void route_backward_kernel(dt_routing r, const float *prob, const int32_t *expert, const float *dweight,
-                                      const float *dprob, T *dlogits)
+                                      const float *dprob, const float *lse, const float *dsquare, T *dlogits)
 {
     const int64_t t = blockIdx.x * (int64_t)ROUTE_WARPS + threadIdx.x / WARP;
     const int lane = threadIdx.x % WARP, n = r.n_experts;
     if (t >= r.n_tok) return;
-    const float *p = prob + t * n, *dw = dweight + t * r.k;
+    const float *row = prob + t * n, *dw = dweight + t * r.k;
     const int32_t *chosen = expert + t * r.k;
+    const float l = dsquare ? lse[2 * t] : 0, dl = dsquare ? 2 * l * *dsquare : 0;
     float sum = first_of_sum(r), mean = 0, all = 0;
-    for (int j = 0; j < r.k; j++) sum += p[chosen[j]], mean += p[chosen[j]] * dw[j];
+    for (int j = 0; j < r.k; j++) {
+        const float p = score(r, row, chosen[j]);
+        sum += p, mean += p * dw[j];
+    }
     const float scale = scale_of(r) / (r.normalise ? sum : 1), shift = r.normalise ? mean / sum : 0;
     const auto gradient = [&](int e) {
         float d = dprob ? dprob[e] : 0;
@@ -142,21 +163,24 @@ __global__ void route_backward_kernel(dt_routing r, const float *prob, const int
             if (chosen[j] == e) d += (dw[j] - shift) * scale;
         return d;
     };
-    for (int e = lane; e < n && !r.sigmoid; e += WARP) all += p[e] * gradient(e);
+    for (int e = lane; e < n && !r.sigmoid; e += WARP) all += row[e] * gradient(e);
     all = warp_sum(all);
-    for (int e = lane; e < n; e += WARP)
-        dlogits[t * n + e] = from_float<T>(p[e] * (r.sigmoid ? (1 - p[e]) * gradient(e) : gradient(e) - all));
+    for (int e = lane; e < n; e += WARP) {
+        const float p = score(r, row, e), dz = p * (r.sigmoid ? (1 - p) * gradient(e) : gradient(e) - all);
+        dlogits[t * n + e] = from_float<T>(dl != 0 ? dz + dl * (r.sigmoid ? expf(row[e] - l) : p) : dz);
+    }
 }
 
 dt_err cuda_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
-                           const float *dweight, const float *dprob, void *dlogits, dt_dtype dt, dt_stream *stream)
+                           const float *dweight, const float *dprob, const float *lse, const float *dsquare,
+                           void *dlogits, dt_dtype dt, dt_stream *stream)
 {
     dt_stream *s = cuda_stream(dev, stream, "route_backward");
     DT_TRY(dt_routing_check(r));
     if (r->n_tok == 0) return DT_OK;
     CUDA_BY_DTYPE(dt, T, "route_backward", {
         launch(s, (unsigned)ceil_div(r->n_tok, ROUTE_WARPS), ROUTE_WARPS * WARP, 0, route_backward_kernel<T>, *r, prob,
-               expert, dweight, dprob, (T *)dlogits);
+               expert, dweight, dprob, lse, dsquare, (T *)dlogits);
     });
     CUDA_LAUNCHED();
     return DT_OK;

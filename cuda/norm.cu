@@ -6,6 +6,7 @@
  *     RMSNorm    dx = rstd (g - xhat mean(g xhat))
  *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
  *     dweight += dy xhat, dbias += dy
+ *     RMSNorm that only scales: xhat = x, dx = g
  *
  * Arrays    x, y, dy, dx: rows of width C (norm_rows); weight, bias, dweight, dbias [C]; mean, rstd float [n_rows].
  * Threads   Aligned rows are held in registers and read once. `lanes` threads share a row (part of a warp, a warp, or
@@ -20,6 +21,7 @@
 /* Row r of x is at x + (r / group) group_ld + (r % group) width; y likewise with y_group_ld. */
 struct norm_rows {
     int64_t n_rows, width, group, group_ld, y_group_ld;
+    bool only_scales; /* of RMSNorm */
 };
 
 __device__ inline int64_t row_offset(const norm_rows &n, int64_t r, int64_t group_ld)
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     for (int q = 0; q < R; q++) {
         const int64_t r = first + q * n_groups;
         if (r >= n.n_rows) continue;
-        const float rs = 1.0f / sqrtf(fmaf(squares[q], inv_width, eps));
+        const float rs = !layer && n.only_scales ? 1.0f : 1.0f / sqrtf(fmaf(squares[q], inv_width, eps));
         if (lane == 0 && mean) mean[r] = mu[q];
         if (lane == 0 && rstd) rstd[r] = rs;
         T *row = y + row_offset(n, r, n.y_group_ld);
@@ -174,7 +176,8 @@ __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *
         const float d = to_float(x[c]) - mu;
         squares = fmaf(d, d, squares);
     }
-    const float rs = 1.0f / sqrtf(block_sum(squares) / (float)n.width + eps);
+    squares = block_sum(squares);
+    const float rs = !layer && n.only_scales ? 1.0f : 1.0f / sqrtf(squares / (float)n.width + eps);
     if (threadIdx.x == 0) {
         if (mean) mean[r] = mu;
         if (rstd) rstd[r] = rs;
@@ -296,7 +299,8 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
             }
         }
         row_sums(mean_of, lanes, slot[turn % 2]); /* a slot is reused only after another barrier */
-        const float dot = mean_of[0] * inv_width, sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
+        const float dot = !layer && n.only_scales ? 0.0f : mean_of[0] * inv_width,
+                    sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
         if (r >= n.n_rows) continue;
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -340,6 +344,7 @@ __global__ void __launch_bounds__(ANY_THREADS)
             sum += g;
         }
         dot = block_sum(dot) / (float)n.width;
+        if (!layer && n.only_scales) dot = 0.0f;
         sum = layer ? block_sum(sum) / (float)n.width : 0.0f;
         for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
             const float xhat = (to_float(x[at + c]) - mu) * rs,
@@ -439,7 +444,10 @@ static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T
     return cuda_add_parts(s, scratch, n_parts, n.width, dweight, dbias, gt, accumulate);
 }
 
-static norm_rows rows_of(const dt_rmsnorm *n) { return {n->n_rows, n->width, n->group, n->group_ld, n->y_group_ld}; }
+static norm_rows rows_of(const dt_rmsnorm *n)
+{
+    return {n->n_rows, n->width, n->group, n->group_ld, n->y_group_ld, n->only_scales};
+}
 
 dt_err cuda_rmsnorm_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y,
                             float *rstd, dt_stream *stream)

@@ -38,7 +38,7 @@ enum { N_POS = 4096 };
     {                                                                                                                  \
         const layer *l = what;                                                                                         \
         const int64_t T = l->T, C = l->s.C, F = l->s.F;                                                                \
-        const dt_rmsnorm rows = {T, C, 1, C, C, EPS, false, DT_BF16};                                                  \
+        const dt_rmsnorm rows = {T, C, 1, C, C, EPS, false, DT_BF16, false};                                           \
         (void)T, (void)C, (void)F, (void)rows;                                                                         \
         return b->ops->call;                                                                                           \
     }

@@ -279,8 +279,28 @@ static int by_time(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* FLOP/s of a large matmul, the best of a few: for the limit of a step. */
+static dt_err best_rate(struct bench *bench, dt_dtype dt, double *rate)
+{
+    enum { N = 1024, TURNS = 6 };
+    const dt_matmul mm = dt_dense_matmul(N, N, N, false, true, dt, dt);
+    dt_buf x[3] = {0};
+    dt_err err = DT_OK;
+    for (int i = 0; i < 3 && err == DT_OK; i++)
+        err = dt_buf_alloc(&x[i], &bench->dev, DT_ON_DEVICE, N * N * dt_dtype_size(dt), DT_MEM_OTHER);
+    for (int i = 0; i < TURNS && err == DT_OK; i++) {
+        const double since = now();
+        for (int k = 0; k < 2 && err == DT_OK; k++)
+            err = bench->real->matmul(&bench->dev, &mm, x[0].ptr, x[1].ptr, x[2].ptr, NULL);
+        const double flops = 4.0 * N * N * N / (done_at(&bench->dev) - since);
+        if (i > 0 && flops > *rate) *rate = flops;
+    }
+    for (int i = 0; i < 3; i++) dt_buf_free(&x[i]);
+    return err;
+}
+
 static void print(struct bench *bench, const struct job *j, int n_seq, int32_t len, int steps, const struct times *t,
-                  double best, double total)
+                  double best, double total, double rate)
 {
     const double flops = dt_model_train_flops(&j->mc, j->units, j->n_units, n_seq * len, (double)n_seq * len * len);
     double listed = 0, matmuls = 0, matmul_flops = 0;
@@ -302,17 +322,22 @@ static void print(struct bench *bench, const struct job *j, int n_seq, int32_t l
     if (bench->n_lost > 0) printf("  %d calls without a time\n", bench->n_lost);
     printf("  matmuls %.1f ms at %.0f GFLOP/s; outside of operations %.2f ms\n", 1e3 * matmuls / steps,
            matmul_flops / matmuls * 1e-9, 1e3 * (total - listed) / steps);
+    const double limit = flops / rate;
+    printf(
+        "  limit %.1f ms at %.0f GFLOP/s, the rate of a matmul of 1024: of the step without AdamW %.2f, of all %.2f\n",
+        1e3 * limit, rate * 1e-9, limit * steps / (t->forward + t->head + t->backward), limit * steps / total);
 }
 
 static dt_err run_steps(struct bench *bench, struct job *j, dt_model *model, const dt_batch *b, int32_t len, int steps)
 {
     float *u = calloc((size_t)b->n_tok, sizeof *u), *logp = calloc((size_t)b->n_tok, sizeof *logp);
     struct times t = {0};
-    double best = 1e30, total = 0;
+    double best = 1e30, total = 0, rate = 0;
     dt_err err = u && logp ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a batch's results");
     for (int i = 0; err == DT_OK && i < b->n_tok; i++) u[i] = 1.0f / (float)b->n_tok;
     bench->n_rows = bench->n_lost = 0;
     memset(bench->rows, 0, sizeof bench->rows);
+    if (err == DT_OK) err = best_rate(bench, j->dtype, &rate);
     for (int step = -1; step < steps && err == DT_OK; step++) {
         bench->on = step >= 0; /* the first makes the primitives */
         if (step == 0) t = (struct times){0};
@@ -323,8 +348,9 @@ static dt_err run_steps(struct bench *bench, struct job *j, dt_model *model, con
         if (step >= 0 && took < best) best = took;
         if (step >= 0) total += took;
     }
-    if (err == DT_OK) print(bench, j, b->n_seq, len, steps, &t, best, total);
     bench->on = false;
+    if (err == DT_OK) err = best_rate(bench, j->dtype, &rate);
+    if (err == DT_OK) print(bench, j, b->n_seq, len, steps, &t, best, total, rate);
     free(u), free(logp);
     return err;
 }
@@ -368,23 +394,29 @@ static void free_job(struct job *j)
 /* Unset fields are those of GPT-2 of the same width. */
 static const struct {
     const char *name, *config;
-} models[] = {{"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-              {"gpt2-350m", "{\"model_type\": \"gpt2\", \"n_embd\": 1024, \"n_layer\": 24, \"n_head\": 16, "
-                            "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-              {"gpt2-1.5b", "{\"model_type\": \"gpt2\", \"n_embd\": 1600, \"n_layer\": 48, \"n_head\": 25, "
-                            "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-              {"llama-1b",
-               "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": "
-               "16, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 64, \"vocab_size\": 128256, "
-               "\"max_position_embeddings\": 131072, \"rope_theta\": 500000, \"tie_word_embeddings\": true}"},
-              {"qwen2.5-0.5b",
-               "{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"intermediate_size\": 4864, \"num_hidden_layers\": "
-               "24, \"num_attention_heads\": 14, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
-               "\"max_position_embeddings\": 32768, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"},
-              {"qwen2.5-1.5b",
-               "{\"model_type\": \"qwen2\", \"hidden_size\": 1536, \"intermediate_size\": 8960, \"num_hidden_layers\": "
-               "28, \"num_attention_heads\": 12, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
-               "\"max_position_embeddings\": 131072, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"}};
+} models[] = {
+    {"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+    {"gpt2-350m", "{\"model_type\": \"gpt2\", \"n_embd\": 1024, \"n_layer\": 24, \"n_head\": 16, "
+                  "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+    {"gpt2-1.5b", "{\"model_type\": \"gpt2\", \"n_embd\": 1600, \"n_layer\": 48, \"n_head\": 25, "
+                  "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+    {"llama-1b",
+     "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": "
+     "16, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 64, \"vocab_size\": 128256, "
+     "\"max_position_embeddings\": 131072, \"rope_theta\": 500000, \"tie_word_embeddings\": true}"},
+    {"mixture",
+     "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 512, \"intermediate_size\": 1024, \"num_hidden_layers\": 4, "
+     "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, \"vocab_size\": 8192, "
+     "\"max_position_embeddings\": 4096, \"num_experts\": 16, \"num_experts_per_tok\": 4, "
+     "\"moe_intermediate_size\": 512, \"norm_topk_prob\": true}"},
+    {"qwen2.5-0.5b",
+     "{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"intermediate_size\": 4864, \"num_hidden_layers\": "
+     "24, \"num_attention_heads\": 14, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
+     "\"max_position_embeddings\": 32768, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"},
+    {"qwen2.5-1.5b",
+     "{\"model_type\": \"qwen2\", \"hidden_size\": 1536, \"intermediate_size\": 8960, \"num_hidden_layers\": "
+     "28, \"num_attention_heads\": 12, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
+     "\"max_position_embeddings\": 131072, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"}};
 
 static const char *config_of(const char *name)
 {

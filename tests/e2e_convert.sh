@@ -113,6 +113,9 @@ mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"
 # shellcheck disable=SC2016
 echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}' >"$tmp/published/tokenizer_config.json"
+# as long as the longest published templates
+awk '{ while (length(pad) < 30000) pad = pad "{#- a macro for tools #}"; sub(/"chat_template": "/, "&" pad); print }' \
+    "$tmp/published/tokenizer_config.json" >"$tmp/long.json" && mv "$tmp/long.json" "$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-data -o "$tmp/own.h5" --tokenizer "$tmp/published" "$tmp/chat.jsonl"
 train 2 talk-own run.task=sft run.max_steps=1 data.train="$tmp/own.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512 checkpoint.export=hf model.tokenizer="$tmp/published" model.vocab_size=600
 expect "the tokenizer's own template goes from the data to the checkpoint" grep -q '^chat_template = {"jinja":' "$tmp/talk-own/config.ini"

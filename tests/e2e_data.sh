@@ -516,6 +516,20 @@ ends "tools for a template without them" 0 run 0 ./dtrain-data --force -o "$tmp/
 expect_text "tools that become text are reported" "the tools of 1 record written into the system message"
 expect_text "calls, too" "1 message with tool calls written as plain text"
 
+
+# Messages that a template does not write, and prompts without thoughts.
+echo "{% for m in messages if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ ' off' if enable_thinking is defined and not enable_thinking }}{% endif %}" >"$tmp/own/chat_template.jinja"
+echo '{"messages": [{"role": "system", "content": "be brief"}, '"$asked"', {"role": "assistant", "content": "call"}, {"role": "tool", "content": "1 x"}, '"$said"']}' >"$tmp/lost.jsonl"
+prints "a system message and a result that the template leaves out are counted" "warning: the chat template leaves out 2 messages of the roles system, user or tool" run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/lost.jsonl"
+run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect "written ones are not" sh -c "! grep -q 'leaves out' '$out'"
+echo '{"prompt": ['"$asked"']}' >"$tmp/think.jsonl"
+for option in "" --no-think; do
+    # shellcheck disable=SC2086
+    run 0 ./dtrain-data --force -o "$tmp/own.h5" --kind prompts $option --tokenizer "$tmp/own" "$tmp/think.jsonl"
+    is "the end of a prompt: ${option:-thoughts may begin}" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 0 | grep -c 'assistant off')" "$([ -z "$option" ]; echo $?)"
+done
+
 echo '{% for m in messages %}' >"$tmp/own/chat_template.jinja"
 ends "a template with an error is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
 expect_text "the line is named" "chat_template.jinja: line 1: expected "

@@ -46,6 +46,25 @@ fails_alone 1 task.experts 2 train 2 alone "$@"
 train 1 balanced_path "$@" model.path="$tmp/one/hf" run.max_steps=1
 expect "it is also that of a model of path" test -n "$(number balanced_path router/aux_loss)"
 
+# so is the z-loss
+set -- model.router_z_loss_coef=0.1
+train 1 square "$@" batch.micro_batch_size=3
+expect "the z-loss: memory as planned" as_planned
+expect "the z-loss is in the metrics" test -n "$(number square router/z_loss)"
+close_losses one square 1e-9 && not_ok "the z-loss changes the gradients" "equal losses" || ok "the z-loss changes the gradients"
+for way in selective block; do
+    train 1 "square_$way" "$@" batch.micro_batch_size=3 model.activation_checkpointing=$way
+    expect "the z-loss with activation_checkpointing = $way" close_losses square "square_$way" 0
+done
+for ranks in 2 3; do
+    train $ranks "square$ranks" "$@" zero.stage=3
+    expect "the z-loss on $ranks ranks is that of one" close_numbers square "square$ranks" router/z_loss 1e-5
+    expect "and so are the losses" close_losses square "square$ranks" 1e-5
+done
+run 0 ./dtrain --plan input/demo.ini model.router_z_loss_coef=1
+expect_exit "a z-loss without experts is refused" 64
+expect_text "with the key" "model.router_z_loss_coef: the model has no experts"
+
 # frozen experts and routers
 for stage in 0 3; do
     train 2 "frozen$stage" zero.stage=$stage model.freeze="experts, mlp.gate" run.max_steps=3
@@ -60,7 +79,13 @@ shared=/model/model.layers.0.mlp.shared_expert.up_proj.weight
 expect "the shared expert is trained" sh -c "! h5diff '$(newest frozen0)' '$(newest frozen1)' $shared $shared"
 expect "they have no moments" sh -c "h5ls '$(newest frozen3)/optimizer/exp_avg' >'$tmp/moments' && grep -q shared_expert '$tmp/moments' && ! grep -qE 'experts[.]|mlp[.]gate[.]' '$tmp/moments'"
 wrong "a resumed run that freezes other tensors" 64 "model.freeze" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/frozen_resumed" run.max_steps=9 checkpoint.resume="$tmp/frozen1" model.freeze=experts
+cp -r "$tmp/frozen1" "$tmp/reordered"
+train 1 reordered model.freeze="mlp.gate,experts" run.max_steps=2
+expect_exit "the same tensors in another order continue" 0
+wrong "parts of a model without images" 64 'vision.train: the model has no tower' ./dtrain --check "$tmp/tiny.ini" vision.train=projector
+wrong "a factor without the loss" 64 'router_aux_loss_coef: has no effect' ./dtrain --check "$tmp/tiny.ini" model.router_aux_loss_coef=0.3
 wrong "a name of no tensor" 64 "model.freeze: 'expert' matches no tensor" ./dtrain "$tmp/tiny.ini" model.freeze=expert
+wrong "a router of another model" 64 "model.freeze: 'mlp.router' matches no tensor of this model; use mlp.gate" ./dtrain "$tmp/tiny.ini" model.freeze=mlp.router
 
 # generation and rollouts
 hf=$tmp/one/hf
@@ -85,8 +110,10 @@ for way in selective block; do
 done
 expect "the gate has an adapter" grep -q shared_expert_gate "$tmp/shared/adapter/adapter_config.json"
 train 1 refused "$@" lora.target_modules=0.gate_proj
-expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix; experts have adapters by lora.target_parameters"
-set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj
+expect_text "experts have adapters by target_parameters" "lora.*target_modules.*'0.gate_proj' is the name of an expert's matrix or of a router; these have adapters by lora.target_parameters"
+train 1 refused "$@" lora.target_modules=mlp.gate
+expect_text "and so have routers" "'mlp.gate' is the name of an expert's matrix or of a router"
+set -- "$@" lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj,gate.weight lora.rank_pattern=mlp.gate.weight:2
 train 1 expert "$@"
 expect_exit "adapters on experts" 0
 full_only

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/train_common.sh"
 export DATA=$tmp # some files name their data so
 
-# Parameters as counted in the published safetensors files, without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
+# Parameters as counted in the published safetensors files, without multi-token prediction, and without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
 published='
 qwen2.5-0.5b 494032768
 qwen2.5-1.5b 1543714304
@@ -25,6 +25,7 @@ qwen2.5-vl-7b 8292166656
 qwen3-vl-8b 8767123696
 qwen1.5-moe-a2.7b 14315784192
 qwen3-30b-a3b 30532122624
+qwen3-next-80b-a3b 79674391296
 mixtral-8x7b 46702792704
 deepseek-v2-lite 15706484224
 deepseek-v3 671026419200
@@ -67,9 +68,13 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
+done
+
+for model in qwen3_moe qwen2_moe gpt_oss_mxfp4 deepseek_v2 glm4_moe; do
+    ends "input/lora-experts.ini takes $model" 0 run 0 ./dtrain --plan --ranks 8 input/lora-experts.ini model.path=tests/data/hf/$model
 done
 
 # Shape keys together with path: differences are reported, and the existing model is used.
@@ -160,4 +165,17 @@ run 2 ./dtrain input/llava.ini run.output_dir="$tmp/align" model.path=$hf/siglip
 expect_exit "input/llava.ini" 0
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/tuned" model.path="$tmp/align/hf" vision.path= data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
 expect_exit "input/llava.ini for fine-tuning" 0
+while read -r model records; do
+    ends "a dataset of ${model##*/}" 0 run 0 ./dtrain-data --force --images "tests/data/vision/$model" --image-folder tests/data/image/files --tokenizer "tests/data/vision/$model" -o "$tmp/seen.h5" "tests/data/vision/$records"
+    ends "input/vision-chat.ini takes ${model##*/}" 0 run 2 ./dtrain input/vision-chat.ini model.path="tests/data/vision/$model" run.output_dir="$tmp/chat-${model##*/}" data.train="$tmp/seen.h5" run.max_steps=1
+done <<'END'
+grids/qwen2_5_vl grids/chats.jsonl
+grids/qwen3_vl grids/chats.jsonl
+hf/gemma3 gemma3_chats.jsonl
+END
+
+# Commands in the heads of files name templates that exist.
+for name in $(sed -n 's/^#.* --template \([^ ]*\) .*/\1/p' input/*.ini input/models/*.ini | grep -v '^auto$' | sort -u); do
+    expect "the template $name" grep -q "^  $name  " <(./dtrain-data --help)
+done
 e2e_done

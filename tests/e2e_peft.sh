@@ -198,12 +198,12 @@ broken "no JSON" 'adapter_config.json' 's/^{//' adapter_config.json
 broken "another kind of adapter" 'peft_type: expected LORA, found LOHA' 's/"LORA"/"LOHA"/' adapter_config.json
 for key in use_dora lora_bias use_qalora; do broken "$key" "adapters with $key are not supported" "s/\"$key\": false/\"$key\": true/" adapter_config.json; done
 broken "layer_replication" "adapters with layer_replication" 's/"layer_replication": null/"layer_replication": [[0, 1]]/' adapter_config.json
-ends "a parameter that is none of experts" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=mlp.gate.weight
-expect_text "is named" "lora.*target_parameters: 'mlp.gate.weight' is not the name of a parameter with experts; expected names such as mlp.experts.gate_up_proj"
+ends "a parameter that is none of experts or routers" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=self_attn.q_proj.weight
+expect_text "is named" "command line: lora.target_parameters: 'self_attn.q_proj.weight' is not the name of experts or of a router; expected names such as mlp.experts.gate_up_proj"
 ends "experts with dropout" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=down_proj lora.dropout=0.1
-expect_text "are refused" "adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found 0.1"
+expect_text "are refused" "command line: lora.dropout: adapters of experts \(target_parameters\) have no dropout, as in PEFT: expected 0, found 0.1"
 ends "a model without experts" 64 train_from 1 refused "$(base_of llama)" lora.r=2 lora.target_parameters=down_proj
-expect_text "is named, too" "target_parameters: 'down_proj': this model has no experts"
+expect_text "is named, too" "command line: lora.target_parameters: 'down_proj': this model has no experts"
 broken "parameters of a model without experts" "target_parameters: 'down_proj': this model has no experts" 's/"target_parameters": null/"target_parameters": ["down_proj"]/' adapter_config.json
 broken "biases" 'bias: all: adapters that train biases' 's/"bias": "none"/"bias": "all"/' adapter_config.json
 broken "a base that PiSSA changed" 'init_lora_weights: .*"pissa"' 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' adapter_config.json

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL and Qwen3.5, with images of native resolution: datasets, training, export and generation as transformers',
+# e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL, Qwen3.5 and InternVL, with images of several cells: datasets, training, export and generation as transformers',
 # for any ranks, stage and packing. Also: adapters; conversations; what is refused.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -81,7 +81,7 @@ for line in open("tests/data/vision/grids/chats.jsonl"):
     print(json.dumps(dict(messages=r["messages"][:1])))
 PY
 
-for model in qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe; do
+for model in qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe internvl; do
     make_data $model --mask assistant -o "$tmp/$model.h5" $grids/chats.jsonl
     expect_exit "$model: a dataset is made" 0
     expect "$model: it is verified" ./dtrain-info "$tmp/$model.h5"
@@ -140,6 +140,15 @@ PY
     done
 done
 
+# ---- limits of pixels
+mkdir "$tmp/limits"
+for size in '{"min_pixels": 576, "max_pixels": 1440}' '{"shortest_edge": 576, "longest_edge": 1440}'; do
+    sed -e 's/"m[inax]*_pixels": [0-9]*,//g' -e "s/{/{\"size\": $size,/" $grids/qwen3_vl/preprocessor_config.json >"$tmp/limits/preprocessor_config.json"
+    ./dtrain-data -q --force --images "$tmp/limits" --tokenizer $grids/qwen3_vl --image-folder "$files" -o "$tmp/limits.h5" $grids/chats.jsonl >"$out" 2>&1
+    ./dtrain-data show "$tmp/limits.h5" 0 >"$tmp/shown"
+    expect "limits of pixels in size: $size" test "$(grep -o '<261>' "$tmp/shown" | wc -l)" = 8
+done
+
 # ---- conversations and texts
 chat() { # TEXT ARGUMENTS...
     ./dtrain-generate $grids/qwen3_vl --chat --prompt "$1" --greedy --max-new-tokens 8 "${@:2}" >"$tmp/answer" 2>"$out" </dev/null
@@ -151,6 +160,14 @@ cp "$tmp/answer" "$tmp/first"
 chat "<image>What?" --image "$files/depth8_type2.png"
 expect "<image> marks its position" cmp "$tmp/answer" "$tmp/first"
 
+printf 'P6 200 1 255\n' >"$tmp/long.ppm"
+head -c 600 /dev/zero >>"$tmp/long.ppm"
+chat "What?" --image "$tmp/long.ppm"
+expect_exit "a long image may have more cells than max_pixels has" 0
+printf 'a <|image_pad|> b\nWhat?\n' | ./dtrain-generate $grids/qwen3_vl --chat --greedy --max-new-tokens 4 >"$tmp/answer" 2>"$out"
+expect "a conversation continues after the placeholder's token without an image" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/answer")" = 0-1
+expect_text "which is dropped" 'message is dropped: the text has the token <|image_pad|>'
+
 # ---- what is refused
 refused() { # WHAT CODE WORDS
     expect_exit "$1: code $2" "$2"
@@ -161,6 +178,24 @@ refused "another projector" 64 "belong together"
 echo '{"messages": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}, {"role": "assistant", "content": "a"}]}' >"$tmp/video.jsonl"
 make_data qwen3_vl -o "$tmp/bad.h5" "$tmp/video.jsonl"
 refused "a video" 65 "found type video"
+chat "What?" --system 'Look at <image>' --image "$files/rgb.jpg"
+refused "an image in the system message" 65 "system: the text has 1 <|vision_start|>"
+chat 'a <|image_pad|>' --image "$files/rgb.jpg"
+refused "the placeholder's token" 65 "prompt: the text has the token <|image_pad|>"
+./dtrain-generate $grids/qwen3_vl --prompt '<image>What?' >"$out" 2>&1 </dev/null
+code=$?
+refused "a prompt whose image is missing" 65 "but the prompt has no image"
+make_data qwen3_vl --image-tokens 5 -o "$tmp/bad.h5" $grids/chats.jsonl
+refused "another number of placeholders" 64 "image-tokens: expected 1 for each cell"
+make_data qwen3_vl --image-token '' -o "$tmp/bad.h5" $grids/chats.jsonl
+refused "a placeholder without text" 64 "image token: expected the text"
+sed 's/"qwen3_vl"/"qwen2_vl"/' $grids/qwen3_vl/config.json >"$tmp/limits/config.json"
+./dtrain-data --images "$tmp/limits" --tokenizer $grids/qwen3_vl -o "$tmp/bad.h5" $grids/chats.jsonl >"$out" 2>&1
+code=$?
+refused "a model of another family" 65 'config.json: model_type: expected a vision-language model that dtrain reads.*found "qwen2_vl"'
+sed 's/"type": "image"/"type": "image", "max_pixels": 9999/' $grids/chats.jsonl >"$tmp/sized.jsonl"
+make_data qwen3_vl -o "$tmp/bad.h5" "$tmp/sized.jsonl"
+refused "the size of a single image" 65 "message 0: part 0 of its content: max_pixels: sizes of single images"
 ./dtrain-data --images tests/data/vision_data/model --tokenizer $grids/qwen3_vl -o "$tmp/bad.h5" $grids/chats.jsonl >"$out" 2>&1
 code=$?
 refused "another model's images" 64 "no token"

@@ -16,7 +16,7 @@ from make_model_fixtures import CASES, build, forget_length, mix64, np
 NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3",
          "gemma2", "gemma3_text", "olmo3", "seed_oss", "phi3_partial", "glm", "glm4", "qwen3_moe", "qwen3_moe_many", "mixtral",
          "qwen3_5", "qwen3_5_long", "internlm3", "ministral3", "phi3", "qwen2_moe", "qwen3_5_moe",
-         "deepseek_v3", "deepseek_v3_plain", "deepseek_v2", "glm4_moe", "gpt_oss"]
+         "deepseek_v3", "deepseek_v3_plain", "deepseek_v2", "glm4_moe", "gpt_oss", "qwen3_next"]
 EOS, NEW, LENS = [2, 13, 28, 40], 12, [1, 4, 9]
 SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_return=3),
             dict(num_beams=4, length_penalty=0.0, early_stopping=True, num_return=2),

@@ -1,10 +1,11 @@
-"""Tiny directories of Qwen2.5-VL, Qwen3-VL and Qwen3.5, and what transformers makes of them: the expectations of e2e_vision_grids.sh and of
+"""Tiny directories of Qwen2.5-VL, Qwen3-VL, Qwen3.5 and InternVL, and what transformers makes of them: the expectations of e2e_vision_grids.sh and of
 test_model_grids.c.
 
     python tests/make_grid_run_fixtures.py tests/data/vision
 
 needs torch, transformers and Pillow; nothing else in the tree does. grids/MODEL is a directory with a tokenizer of bytes. grids/cells.json: the
-grid and the bytes (FNV-1a) of images. grids/chats.jsonl: records. grids/expected.json: of each model the losses of AdamW on all records at once,
+grid and the bytes (FNV-1a) of images. grids/chats.jsonl: records; grids/tiled_chats.jsonl: records with
+ids, of InternVL. grids/expected.json: of each model the losses of AdamW on all records at once,
 and answers to prompts, greedily and by beams.
 """
 import json
@@ -17,6 +18,7 @@ import transformers
 from fixtures import fnv
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 FILES = "tests/data/image/files/"
@@ -28,23 +30,43 @@ TEMPLATE = (
     "<|vision_start|><|image_pad|><|vision_end|>{% elif content['type'] == 'video' or 'video' in content %}"
     "<|vision_start|><|video_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+# as published for InternVL 3
+TILED_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
+TILED_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% elif content['type'] == 'video' %}"
+    "{{ '<video>\n' }}{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}{{'<|im_end|>\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}")
 IMAGES = ["depth8_type2.png", "rgb.jpg", "frames.png"]
 SIZED = IMAGES + ["depth8_type6.png", "cmyk.jpg", "l.jpg", "P6_255.ppm", "lossless.webp"]
 N_NEW, N_BEAMS, STEPS, LR = 8, 3, 4, 1e-3
 
 
-def tokenizer():
+def tokenizer(kind):
+    special = TILED_SPECIAL if kind == "internvl" else SPECIAL
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
-    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
-    tok = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tok.chat_template = TEMPLATE
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in special])
+    more = dict(extra_special_tokens=dict(start_image_token="<img>", end_image_token="</img>", context_image_token="<IMG_CONTEXT>", video_token="<video>"))
+    tok = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|im_end|>", pad_token="<|endoftext|>", **(more if kind == "internvl" else {}))
+    tok.chat_template = TILED_TEMPLATE if kind == "internvl" else TEMPLATE
     return tok
 
 
+def tiled_config(ids):
+    text = dict(model_type="qwen2", hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=264,
+                max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=ids["<|im_end|>"], tie_word_embeddings=False)
+    tower = dict(model_type="internvl_vision", hidden_size=16, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, attention_bias=True,
+                 image_size=[12, 12], patch_size=[3, 3])
+    return transformers.InternVLConfig(text_config=text, vision_config=tower, image_token_id=ids["<IMG_CONTEXT>"], image_seq_length=4,
+                                       tie_word_embeddings=False)
+
+
 def config(kind, ids):
+    if kind == "internvl":
+        return tiled_config(ids)
     tokens = dict(image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"], vision_start_token_id=ids["<|vision_start|>"],
                   vision_end_token_id=ids["<|vision_end|>"])
     text = dict(hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=264,
@@ -73,6 +95,15 @@ PROCESSOR = dict(min_pixels=4 * 144, max_pixels=24 * 144, patch_size=6, temporal
                  image_processor_type="Qwen2VLImageProcessor")
 
 
+# crop_to_patches as in the published file: InternVLProcessor sets it
+TILED_PROCESSOR = dict(size=dict(height=12, width=12), crop_to_patches=False, min_patches=1, max_patches=6, image_mean=[0.485, 0.456, 0.406],
+                       image_std=[0.229, 0.224, 0.225], image_processor_type="GotOcr2ImageProcessor")
+
+
+def tiled_processor(pc):
+    return GotOcr2ImageProcessorPil(**{k: v for k, v in pc.items() if k != "image_processor_type"})
+
+
 def processor(pc):
     return Qwen2VLImageProcessorPil(**{k: v for k, v in pc.items() if k != "image_processor_type"})
 
@@ -90,6 +121,14 @@ def cells():
             x = (x * np.array(pc["image_std"])[:, None, None] + np.array(pc["image_mean"])[:, None, None]) * 255
             bytes_ = np.rint(x).astype(np.uint8).transpose(0, 1, 4, 2, 5, 3).tobytes()
             out.append(dict(file=name, config=pc, rows=h // 2, columns=w // 2, fnv="%016x" % fnv(bytes_)))
+    for name in SIZED:
+        image = Image.open(FILES + name).convert("RGB")
+        for pc in (TILED_PROCESSOR, dict(TILED_PROCESSOR, max_patches=12), dict(TILED_PROCESSOR, min_patches=3, max_patches=5, size=dict(height=7, width=7)),
+                   dict(TILED_PROCESSOR, max_patches=1)):
+            r = tiled_processor(pc)([image], crop_to_patches=True, return_tensors="np")
+            x = np.asarray(r["pixel_values"], dtype=np.float64) * np.array(pc["image_std"])[:, None, None] + np.array(pc["image_mean"])[:, None, None]
+            bytes_ = np.rint(x * 255).astype(np.uint8).transpose(0, 2, 3, 1).tobytes()
+            out.append(dict(file=name, config=pc, rows=int(r["num_patches"][0]), columns=1, fnv="%016x" % fnv(bytes_)))
     return out
 
 
@@ -100,9 +139,22 @@ def records():
             chat([dict(type="text", text="No image")], "None."), chat([part(2), dict(type="text", text="And?")], "Three.")]
 
 
+class TextAndImages(transformers.InternVLProcessor):
+    """Its processor of videos needs torchvision, even if there are none."""
+
+    def check_argument_for_proper_class(self, name, argument):
+        return None
+
+
 class Inputs:
     def __init__(self, tok, messages, generate):
         paths = [p["image"] for m in messages if isinstance(m["content"], list) for p in m["content"] if p["type"] == "image"]
+        if tok.chat_template == TILED_TEMPLATE:
+            whole = TextAndImages(image_processor=tiled_processor(TILED_PROCESSOR), tokenizer=tok, image_seq_length=4)
+            text = tok.apply_chat_template(messages, add_generation_prompt=generate, tokenize=False)
+            x = whole(text=[text], images=[Image.open(FILES + p).convert("RGB") for p in paths] or None, return_tensors="pt")
+            self.ids, self.more = x["input_ids"][0].tolist(), {k: v for k, v in x.items() if k == "pixel_values"}
+            return
         pad = tok.convert_tokens_to_ids("<|image_pad|>")
         ids = tok.apply_chat_template(messages, add_generation_prompt=generate, return_dict=True)["input_ids"]
         self.more = {}
@@ -113,6 +165,27 @@ class Inputs:
             self.more = dict(pixel_values=r["pixel_values"], image_grid_thw=r["image_grid_thw"],
                              mm_token_type_ids=(torch.tensor(ids) == pad).int()[None])
         self.ids = ids
+
+
+# messages, images, and the messages as the processor takes them, if those are others
+TILED_CHATS = [
+    ([("user", "<image>\nWhat is it?"), ("assistant", "red")], ["rgb.jpg"], None),
+    ([("system", "See."), ("user", "No mark"), ("assistant", "a")], ["rgb.jpg", "frames.png"],
+     [("system", "See."), ("user", [dict(type="image"), dict(type="image"), dict(type="text", text="No mark")]), ("assistant", "a")]),
+    ([("user", "say <image> or <image>?"), ("assistant", "no"), ("user", "Why <img>?"), ("assistant", "so")], ["depth8_type2.png", "P6_255.ppm"], None),
+    ([("user", "hello"), ("assistant", "yes")], [], None),
+    ([("user", [dict(type="text", text="see "), dict(type="image"), dict(type="text", text="this")]), ("assistant", "ok")], ["frames.png"], None)]
+
+
+def tiled_chats(tok):
+    """Records, and the ids that InternVL's processor makes of them."""
+    whole, out = TextAndImages(image_processor=tiled_processor(TILED_PROCESSOR), tokenizer=tok, image_seq_length=4), []
+    for turns, files, taken in TILED_CHATS:
+        said = [dict(role=r, content=c.replace("<image>", "<IMG_CONTEXT>") if isinstance(c, str) else c) for r, c in taken or turns]
+        images = [Image.open(FILES + f).convert("RGB") for f in files]
+        ids = whole(text=[tok.apply_chat_template(said, tokenize=False)], images=images or None)["input_ids"][0]
+        out.append(dict(messages=[dict(role=r, content=c) for r, c in turns], **(dict(images=files) if files else {}), ids=list(map(int, ids))))
+    return out
 
 
 def losses(model, tok):
@@ -157,9 +230,10 @@ def answers(model, tok):
 def main():
     out = os.path.join(sys.argv[1], "grids")
     torch.set_num_threads(1)
-    tok, expected = tokenizer(), {}
-    ids = {s: tok.convert_tokens_to_ids(s) for s in SPECIAL}
-    for kind in ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"):
+    expected = {}
+    for kind in ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "internvl"):
+        tok = tokenizer(kind)
+        ids = {s: tok.convert_tokens_to_ids(s) for s in SPECIAL + TILED_SPECIAL}
         torch.manual_seed(12 if kind == "qwen3_5" else 5)  # answers differ
         model = transformers.AutoModelForImageTextToText.from_config(config(kind, ids))
         with torch.no_grad():
@@ -171,7 +245,7 @@ def main():
         model.bfloat16().save_pretrained(directory)
         tok.save_pretrained(directory)
         with open(os.path.join(directory, "preprocessor_config.json"), "w") as f:
-            json.dump(PROCESSOR, f)
+            json.dump(TILED_PROCESSOR if kind == "internvl" else PROCESSOR, f)
         load = lambda: transformers.AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
         expected[kind] = dict(answers=answers(load().eval(), tok), losses=losses(load().train(), tok))
         print(kind, expected[kind]["losses"], [a["greedy"] for a in expected[kind]["answers"]])
@@ -181,6 +255,9 @@ def main():
             f.write("\n")
     with open(os.path.join(out, "chats.jsonl"), "w") as f:
         for r in records():
+            print(json.dumps(r), file=f)
+    with open(os.path.join(out, "tiled_chats.jsonl"), "w") as f:
+        for r in tiled_chats(tokenizer("internvl")):
             print(json.dumps(r), file=f)
 
 

@@ -44,10 +44,10 @@ RUNS = [
      "lora.r=2 lora.alpha=1 lora.target_modules=wte,wpe,lm_head,c_attn"),
     ("gpt2", dict(r=2, lora_alpha=1, target_modules=["wpe", "c_fc"], init_lora_weights="gaussian", fan_in_fan_out=True),
      "lora.r=2 lora.alpha=1 lora.target_modules=wpe,c_fc lora.init=gaussian"),
-    ("moe", dict(r=3, lora_alpha=6, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], target_modules=["q_proj", "shared_expert_gate"],
-                 rank_pattern={"mlp.experts.down_proj": 2}),
-     "lora.r=3 lora.alpha=6 lora.target_parameters=mlp.experts.gate_up_proj,mlp.experts.down_proj lora.target_modules=q_proj,shared_expert_gate "
-     "lora.rank_pattern=mlp.experts.down_proj:2"),
+    ("moe", dict(r=3, lora_alpha=6, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
+                 target_modules=["q_proj", "shared_expert_gate"], rank_pattern={"mlp.experts.down_proj": 2}),
+     "lora.r=3 lora.alpha=6 lora.target_parameters=mlp.experts.gate_up_proj,mlp.experts.down_proj,mlp.gate.weight "
+     "lora.target_modules=q_proj,shared_expert_gate lora.rank_pattern=mlp.experts.down_proj:2"),
     ("moe", dict(r=2, lora_alpha=1, target_parameters=["down_proj"], init_lora_weights="gaussian", use_rslora=True),
      "lora.r=2 lora.alpha=1 lora.target_parameters=down_proj lora.init=gaussian lora.use_rslora=true"),
     ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"),
@@ -111,6 +111,7 @@ def adapted(path, settings, nf4):
                 continue
             plain = name.removeprefix("base_model.model.").replace(".default", "")
             plain = plain.replace("experts.base_layer.", "experts.gate_up_proj.").replace("experts.lora", "experts.down_proj.lora")
+            plain = plain.replace("mlp.gate.lora", "mlp.gate.weight.lora")
             gaussian = settings.get("init_lora_weights") == "gaussian"
             rank = settings["r"] if "experts" in plain else p.shape[0]
             p.copy_(start(plain, tuple(p.shape), 1 if "embedding" in name else gaussian / rank))

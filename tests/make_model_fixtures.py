@@ -104,9 +104,10 @@ CASES = {
     "gpt_oss": dict(RMS, model_type="gpt_oss", num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_local_experts=5,
                     num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.3, tie_word_embeddings=True,
                     rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False)),
-    # defaults, every token uses every expert, the load-balancing loss
+    # defaults, every token uses every expert, the load-balancing loss and the z-loss
     "gpt_oss_all": dict(RMS, model_type="gpt_oss", num_attention_heads=4, num_key_value_heads=4, head_dim=6, num_local_experts=3,
-                        num_experts_per_tok=3, attention_bias=False, output_router_logits=True, router_aux_loss_coef=0.25),
+                        num_experts_per_tok=3, attention_bias=False, output_router_logits=True, router_aux_loss_coef=0.25,
+                        router_z_loss_coef=0.125),
     "qwen3_5": dict(QWEN35, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"]),
     # texts above and below a chunk of 64 tokens; as many key heads as value heads
     "qwen3_5_long": dict(QWEN35, num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=3,
@@ -129,14 +130,17 @@ CASES = {
                         routed_scaling_factor=3.0, rope_theta=10000.0),
     "glm4_moe": dict(RMS, model_type="glm4_moe", num_attention_heads=6, num_key_value_heads=2, head_dim=12, attention_bias=True, use_qk_norm=True,
                      first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=9,
-                     n_shared_experts=1, routed_scaling_factor=1.3, rope_theta=10000.0),
+                     n_shared_experts=1, routed_scaling_factor=1.3, rope_theta=10000.0, router_z_loss_coef=0.25),
+    # three value heads for each of two key heads, whose rows are grouped; the layer in the middle has no experts
+    "qwen3_next": dict(QWEN35, model_type="qwen3_next", num_hidden_layers=3, layer_types=["linear_attention", "linear_attention", "full_attention"],
+                       num_experts=7, num_experts_per_tok=3, moe_intermediate_size=9, shared_expert_intermediate_size=14, mlp_only_layers=[1]),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="MistralForCausalLM", qwen2="Qwen2ForCausalLM",
                qwen3="Qwen3ForCausalLM", olmo2="Olmo2ForCausalLM", olmo3="Olmo3ForCausalLM", seed_oss="SeedOssForCausalLM", internlm3="LlamaForCausalLM",
                ministral3="Ministral3ForCausalLM", phi3="Phi3ForCausalLM", glm="GlmForCausalLM", glm4="Glm4ForCausalLM",
                granite="GraniteForCausalLM", smollm3="SmolLM3ForCausalLM",
                gemma2="Gemma2ForCausalLM", gemma3_text="Gemma3ForCausalLM", qwen2_moe="Qwen2MoeForCausalLM", qwen3_moe="Qwen3MoeForCausalLM", mixtral="MixtralForCausalLM", gpt_oss="GptOssForCausalLM", qwen3_5_text="Qwen3_5ForCausalLM",
-               qwen3_5_moe_text="Qwen3_5MoeForCausalLM",
+               qwen3_5_moe_text="Qwen3_5MoeForCausalLM", qwen3_next="Qwen3NextForCausalLM",
                deepseek_v2="DeepseekV2ForCausalLM", deepseek_v3="DeepseekV3ForCausalLM", glm4_moe="Glm4MoeForCausalLM")
 
 
@@ -217,8 +221,25 @@ def prefix_logits(model, data):
     return torch.stack(rows)
 
 
+def z_loss(model, logits):
+    """The mean over the tokens of logsumexp^2 of the router's logits, summed over the layers."""
+    return getattr(model.config, "router_z_loss_coef", 0) * sum(torch.logsumexp(torch.cat(z), -1).square().mean() for z in logits.values())
+
+
+def watch_routers(model):
+    """The logits of each router, one tensor for each call. Families return them in different forms, or not at all."""
+    logits, hooks = {}, []
+    for name, m in model.named_modules():
+        if name.endswith((".mlp.gate", ".mlp.router")) and getattr(model.config, "router_z_loss_coef", 0):
+            see = lambda m, args, name=name: logits.setdefault(name, []).append(
+                torch.nn.functional.linear(args[0].flatten(0, -2), m.weight, getattr(m, "bias", None)).float())
+            hooks.append(m.register_forward_pre_hook(see))
+    return logits, hooks
+
+
 def loss_of(model, data):
     total, count, logits, routers = 0.0, 0, [], []
+    z_logits, hooks = watch_routers(model)
     for inputs, targets in data:
         forget_length(model)
         out = model(input_ids=inputs[None], use_cache=False)
@@ -227,7 +248,9 @@ def loss_of(model, data):
         total = total + torch.nn.functional.cross_entropy(z, targets, reduction="sum")
         count += len(targets)
         logits.append(z)
-    loss = total / count
+    for hook in hooks:
+        hook.remove()
+    loss = total / count + z_loss(model, z_logits)
     if routers[0]:
         layers = tuple(torch.cat(layer) for layer in zip(*routers))
         loss = loss + model.config.router_aux_loss_coef * load_balancing_loss_func(layers, model.config.num_experts, model.config.num_experts_per_tok)
@@ -235,8 +258,8 @@ def loss_of(model, data):
 
 
 def groups(params):
-    """As transformers' Trainer: norms and biases do not decay, CLIP's class embedding, A_log and sinks do."""
-    does = lambda n, p: (p.dim() > 1 and not n.endswith("_bias")) or n.endswith(("class_embedding", "A_log", "sinks"))
+    """As transformers' Trainer: norms and biases do not decay, class embeddings, layer scales, A_log and sinks do."""
+    does = lambda n, p: (p.dim() > 1 and not n.endswith("_bias")) or n.endswith(("class_embedding", "A_log", "sinks", "lambda_1", "lambda_2"))
     decays = [p for n, p in params if does(n, p)]
     others = [p for n, p in params if not does(n, p)]
     return [dict(params=decays, weight_decay=DECAY), dict(params=others, weight_decay=0.0)]

@@ -33,8 +33,9 @@ CASES = dict(
     grown=(torch.float32, dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
     chosen=(torch.float16, dict(r=2, lora_alpha=9, target_modules=["q_proj", "up_proj", "down_proj", "model.layers.0.self_attn.o_proj"],
                                 layers_to_transform=[1], exclude_modules=["mlp.down_proj"])),
-    moe=(torch.float16, dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"], target_parameters=["mlp.experts.gate_up_proj", "down_proj"],
-                             rank_pattern={"experts.down_proj": 3}, alpha_pattern={"gate_up_proj": 5})),
+    moe=(torch.float16, dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"], 
+                             target_parameters=["mlp.experts.gate_up_proj", "down_proj", "gate.weight"],
+                             rank_pattern={"experts.down_proj": 3, "mlp.gate.weight": 1}, alpha_pattern={"gate_up_proj": 5})),
     score=(torch.float32, dict(r=2, lora_alpha=4, target_modules=["model.layers.0.self_attn.q_proj", "o_proj"])))
 
 

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, weight
+from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
 
 STEPS = 10
 TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
@@ -25,6 +25,11 @@ TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_atten
 CLIP_TOWER = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=36, num_hidden_layers=3, num_attention_heads=2, image_size=14, patch_size=4)
 SIGLIP_TOWER = dict(model_type="siglip_vision_model", hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, image_size=17,
                     patch_size=4)
+
+
+INTERN_TOWER = dict(model_type="internvl_vision", hidden_size=16, intermediate_size=36, num_hidden_layers=2, num_attention_heads=2, image_size=[25, 25],
+                    patch_size=[4, 4])
+INTERNVL = dict(model_type="internvl", image_token_id=60, tie_word_embeddings=False)
 
 
 def llava(text_type, tower, **more):
@@ -57,6 +62,15 @@ CASES = {
                    text_config=dict({k: v for k, v in TEXT.items() if k != "tie_word_embeddings"}, model_type="gemma3_text", rms_norm_eps=1.0,
                                     num_hidden_layers=3, query_pre_attn_scalar=100, sliding_window=5, sliding_window_pattern=2,
                                     rope_theta=1000000.0, rope_local_base_freq=500.0, pad_token_id=0)),
+    # InternVL: layer scale, a norm and pixel shuffle in the projector; the tower of the small models and that of the large one
+    "internvl": dict(INTERNVL, vision_config=dict(INTERN_TOWER, attention_bias=True, layer_norm_eps=1e-2), text_config=dict(TEXT, model_type="qwen2")),
+    "internvl_rms": dict(INTERNVL, downsample_ratio=1.0, vision_feature_layer=1, projector_hidden_act="gelu_pytorch_tanh",
+                         vision_config=dict(INTERN_TOWER, norm_type="rms_norm", use_qk_norm=True, image_size=[12, 12]),
+                         text_config=dict(TEXT, model_type="qwen3")),
+    "internvl_moe": dict(INTERNVL, vision_config=INTERN_TOWER, text_config=dict(TEXT, model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
+                                                                                moe_intermediate_size=12, norm_topk_prob=True)),
+    "internvl_gpt_oss": dict(INTERNVL, vision_config=INTERN_TOWER,
+                             text_config=dict(TEXT, model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=8)),
 }
 
 
@@ -76,6 +90,10 @@ SIZES = {
     "siglip_b16_224": sized("siglip", 224, 16, 16, 2),  # 196
     "siglip_so400m_384": sized("siglip", 384, 14, 72, 1),  # 27 x 27 = 729 and 6 pixels left over
     "siglip_b16_512": sized("siglip", 512, 16, 16, 2),  # 1024
+    # 1024, and the class; features are not concatenated
+    "internvl_448": dict(INTERNVL, downsample_ratio=1.0, text_config=dict(TEXT, model_type="qwen2", max_position_embeddings=1100),
+                         vision_config=dict(INTERN_TOWER, hidden_size=64, intermediate_size=20, num_attention_heads=1, num_hidden_layers=1,
+                                            image_size=448, patch_size=14, attention_bias=True)),
 }
 
 
@@ -130,6 +148,8 @@ def features(model, config, pixel_values):
     out = model.vision_tower(pixel_values, output_hidden_states=True)
     if config["model_type"] == "gemma3":
         return out.last_hidden_state
+    if config["model_type"] == "internvl":
+        return (out.last_hidden_state if config.get("vision_feature_layer", -1) == -1 else out.hidden_states[config["vision_feature_layer"]])[:, 1:]
     x = out.last_hidden_state if config.get("vision_feature_norm") else out.hidden_states[config.get("vision_feature_layer", -2)]
     return x[:, 1:] if config.get("vision_feature_select_strategy", "default") == "default" else x
 
@@ -148,6 +168,10 @@ def build(config):
     if config["model_type"] == "gemma3":
         model = transformers.Gemma3ForConditionalGeneration._from_config(transformers.Gemma3Config(**config), attn_implementation="eager")
         return filled(model)
+    if config["model_type"] == "internvl":
+        experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config["text_config"] else {}
+        return filled(transformers.InternVLForConditionalGeneration._from_config(transformers.InternVLConfig(**config), attn_implementation="eager",
+                                                                                 **experts))
     own = {k: v for k, v in config.items() if (not k.startswith("projector_") or k == "projector_hidden_act") and k not in ours}
     model = transformers.LlavaForConditionalGeneration._from_config(transformers.LlavaConfig(**own), attn_implementation="eager")
     if "projector_type" in config:
@@ -160,12 +184,29 @@ def build(config):
 def filled(model):
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(weight(saved_name(name), tuple(p.shape)))
+            for part, q in stored(saved_name(name), p, model.config.text_config.to_dict()):
+                q.copy_(weight(part, tuple(q.shape)))
     return model.train()
+
+
+def image_size(config):
+    size = config["vision_config"]["image_size"]
+    return size[0] if isinstance(size, list) else size
+
+
+def side_of(config):
+    patch = config["vision_config"]["patch_size"]
+    return image_size(config) // (patch[0] if isinstance(patch, list) else patch)
+
+
+def shuffle_of(config):
+    return round(1 / config.get("downsample_ratio", 0.5))
 
 
 def n_features(config):
     v = config["vision_config"]
+    if config["model_type"] == "internvl":
+        return (side_of(config) // shuffle_of(config))**2
     side = v["image_size"] // v["patch_size"]
     if config["model_type"] == "gemma3":
         return config["mm_tokens_per_image"]
@@ -181,10 +222,10 @@ def n_tokens(config):
 def pixels(config, image):
     """Bytes [S, S, 3] of an image, and what a processor makes of them."""
     v = config["vision_config"]
-    S = v["image_size"]
+    S = image_size(config)
     with np.errstate(over="ignore"):
         bytes_ = (mix64(np.uint64(7919 * (image + 1)) + np.arange(S * S * 3, dtype=np.uint64)) >> np.uint64(20)).astype(np.uint8)
-    clip = v["model_type"] == "clip_vision_model"
+    clip = v["model_type"] in ("clip_vision_model", "internvl_vision")
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073] if clip else [0.5] * 3)
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711] if clip else [0.5] * 3)
     x = torch.tensor(bytes_.reshape(S, S, 3)).float() * (1 / 255)
@@ -194,7 +235,7 @@ def pixels(config, image):
 def batch(case, k):
     """Sequences of (ids, targets, images); an image's placeholders begin at position 1, the next image's one token after them."""
     config, N, image, out = case["config"], n_tokens(case["config"]), 0, []
-    token = config["image_token_index"]
+    token = config.get("image_token_index", config.get("image_token_id"))
     for s, (n, n_images) in enumerate(zip(case["lens"], case["images"])):
         with np.errstate(over="ignore"):
             ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(token)
@@ -238,6 +279,14 @@ def tower_features(model, config, image):
     return features(model.model, config, pixels(config, image)[None].to(next(model.parameters()).dtype))
 
 
+def shuffled(model, x):
+    """What InternVL's projector gets."""
+    if not hasattr(model.model, "pixel_shuffle"):
+        return x
+    side = int(x.shape[1]**0.5)
+    return model.model.pixel_shuffle(x.reshape(len(x), side, side, -1), model.config.downsample_ratio).flatten(1, 2)
+
+
 def averaged(model, x):
     """What Gemma 3's projector makes of the tower's features before its norm."""
     projector = model.model.multi_modal_projector
@@ -252,9 +301,10 @@ def gradients(case, model):
     for n, p in model.named_parameters():
         if p.grad is None:
             continue
-        n, g = saved_name(n), p.grad.double().numpy().ravel()
-        case["grad_norm"][n] = digits(np.sqrt((g * g).sum()))
-        case["grad_dot"][n] = digits((g * numbers("dot." + n, g.size)).sum())
+        for part, g in stored(saved_name(n), p.grad, case["config"]["text_config"]):
+            g = g.double().numpy().ravel()
+            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
+            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
 
 
 def make_sized(name, config):
@@ -263,7 +313,7 @@ def make_sized(name, config):
     model = build(config).double()
     loss, _ = loss_of(model, batch(case, 0))
     loss.backward()
-    side = config["vision_config"]["image_size"] // config["vision_config"]["patch_size"]
+    side = side_of(config)
     rows = tower_features(model, config, 0)[0].detach().numpy()
     case["rows"] = {str(r): [digits(v) for v in rows[r]] for r in (0, side, N - 1)}
     case["products"] = [digits(v) for v in rows @ numbers("row", rows.shape[1])]
@@ -281,7 +331,7 @@ def make(name, config):
     case["n_tokens"] = N
     case["tower_features"] = [[[digits(v) for v in row] for row in averaged(model, tower_features(model, config, k))[0].detach().tolist()]
                               for k in range(2)]
-    projected = model.model.multi_modal_projector(tower_features(model, config, 0))[0]
+    projected = model.model.multi_modal_projector(shuffled(model, tower_features(model, config, 0)))[0]
     projected = projected.mean(dim=0, keepdim=True) if config_pools(config) else projected
     case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
     case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]

@@ -37,7 +37,8 @@ static const char *const CASES[] = {"gpt2",
                                     "qwen3_5_long",
                                     "internlm3",
                                     "ministral3",
-                                    "qwen3_5_moe"};
+                                    "qwen3_5_moe",
+                                    "qwen3_next"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 #endif

@@ -106,6 +106,7 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"ministral3", DT_ST_F32, DT_F32},
                {"qwen2_moe", DT_ST_F32, DT_F32},
                {"qwen3_5_moe", DT_ST_F32, DT_F32},
+               {"qwen3_next", DT_ST_F32, DT_F32},
                {"gpt_oss", DT_ST_F32, DT_F32},
                {"gpt_oss_mxfp4", DT_ST_BF16, DT_BF16}};
     fixture *f = *state;

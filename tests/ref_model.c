@@ -1,6 +1,7 @@
 /* ref_model.c - see ref_model.h. Plain loops, which also check the contract of unit.h: balanced calls, no gradient
  * read before it is written. */
 #include "ref_model.h"
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,15 @@ static dt_err alloc_units(ref_model *r)
     return DT_OK;
 }
 
+/* A setting of runs, which fixtures have in their configuration. */
+static double z_loss_of(const char *config_json)
+{
+    json_t *root = json_loads(config_json, 0, NULL);
+    const double coef = json_number_value(json_object_get(root, "router_z_loss_coef"));
+    json_decref(root);
+    return coef;
+}
+
 static dt_err open_units(ref_model *r, ref_model *host, const char *name, const char *config_json,
                          const dt_model_options *opt, ref_build build, dt_trains trained, void *self)
 {
@@ -203,6 +213,7 @@ static dt_err open_units(ref_model *r, ref_model *host, const char *name, const 
     else
         DT_TRY(dt_device_open(&r->dev, "cpu", 0, 1, &r->ledger));
     DT_TRY(dt_model_config_parse(&r->mc, name, config_json));
+    r->mc.router_z_loss_coef = z_loss_of(config_json);
     DT_TRY(build(&r->mc, &r->units, &r->n_units));
     dt_units_choose_trained(r->units, r->n_units, trained, self);
     DT_TRY(alloc_units(r));
@@ -374,16 +385,16 @@ dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step,
     return err;
 }
 
-/* The load-balancing loss of the batch, and its gradient for the next backward. */
+/* The losses of the routers, and their gradients for the next backward. */
 static dt_err balance(ref_model *r, double scale, double *loss)
 {
-    double load[2 * 64];
-    float dprob[64];
-    const double coef = r->mc.router_aux_loss_coef;
-    if (coef == 0) return DT_OK;
+    double load[2 * 64 + 1];
+    float dload[64 + 1];
+    if (!dt_model_counts_experts(&r->mc)) return DT_OK;
     DT_TRY(dt_model_expert_load(r->model, load));
-    *loss = coef * dt_model_balance_loss(&r->mc, load, scale, dprob);
-    return dt_model_balance(r->model, dprob);
+    *loss = r->mc.router_aux_loss_coef * dt_model_balance_loss(&r->mc, load, scale, dload) +
+            r->mc.router_z_loss_coef * dt_model_z_loss(&r->mc, load, scale, &dload[r->mc.num_experts]);
+    return dt_model_balance(r->model, dload);
 }
 
 dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss)

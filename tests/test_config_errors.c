@@ -71,6 +71,7 @@ static const struct {
     {"", ".seed=1", "command line: expected section.key=value, found '.seed=1'"},
     {"", "run.=1", "command line: expected section.key=value, found 'run.=1'"},
     {"", "rum.seed=1", "command line: rum.seed: unknown section; the nearest is [run]"},
+    {"", "log.step=1", "command line: log.step: unknown key; the nearest is logging_steps"},
     {"", "run.sede=1", "command line: run.sede: unknown key; the nearest is seed"},
     {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
     /* names of other programs */
@@ -209,15 +210,15 @@ TEST(every_mistake_is_named)
     }
 }
 
-TEST(a_line_over_4000_bytes_is_refused)
+TEST(a_line_over_256_kib_is_refused)
 {
-    char line[4100], text[4200];
+    static char line[262200], text[262300];
     dt_config cfg;
-    fill_line(line, 4001);
+    fill_line(line, 262145);
     snprintf(text, sizeof text, "[data]\n%s\n", line);
     assert_int_equal(parse(&cfg, text, NULL), DT_ERR_USAGE);
-    assert_string_equal(dt_error_message(), "input.ini:2: expected lines of at most 4000 bytes, found 4001");
-    fill_line(line, 4000);
+    assert_string_equal(dt_error_message(), "input.ini:2: expected lines of at most 262144 bytes, found 262145");
+    fill_line(line, 262144);
     snprintf(text, sizeof text, "[data]\n%s\n", line);
     assert_int_equal(parse(&cfg, text, NULL), DT_OK);
     dt_config_free(&cfg);

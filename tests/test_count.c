@@ -562,6 +562,24 @@ TEST_WITH(a_matmul_has_the_launches_of_the_cuda_device, open_count, close_count)
     if (!counter) skip();
 }
 
+/* Each expert's matrix is decoded once, and the others' rows are not moved for it. */
+TEST_WITH(quantised_experts_move_each_matrix_once, open_count, close_count)
+{
+    enum { E = 16, M = 4096, N = 256, K = 512 };
+    fixture *f = *state;
+    const int32_t start[E + 1] = {0};
+    float table[4] = {0};
+    dt_matmul mm = {.m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N, .trans_b = true, .dt = DT_BF16};
+    mm.c_dtype = DT_BF16, mm.n_groups = E, mm.group_start = start, mm.group_stride = N * K;
+    mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = table};
+    mm.b_scaled.blocks = (const uint8_t *)table;
+    assert_int_equal(f->dev.ops->matmul(&f->dev, &mm, table, table, table, NULL), DT_OK);
+    double nbytes = 0;
+    for (int i = 0; i < f->n; i++) nbytes += f->launch[i].memory;
+    const double rows = 2.0 * M * (K + N), matrices = (0.5 + 2 * 2) * E * N * K; /* read in 4 bits, written, read */
+    assert_true(f->n == 2 * E && nbytes > rows + matrices && nbytes < 1.05 * (rows + matrices));
+}
+
 /* ---- and has the sizes of a plan --------------------------------------------------------------------------------- */
 
 static void expect_sizes(const dt_device *planned, const dt_device *cuda, int64_t n)

@@ -49,6 +49,14 @@ static void ref_scores(const dt_routing *r, const double *z, double *p)
     for (int e = 0; e < r->n_experts && r->sigmoid; e++) p[e] = 1 / (1 + exp(-z[e]));
 }
 
+static double ref_lse(const double *z, int n)
+{
+    double most = z[0], sum = 0;
+    for (int e = 1; e < n; e++) most = fmax(most, z[e]);
+    for (int e = 0; e < n; e++) sum += exp(z[e] - most);
+    return most + log(sum);
+}
+
 /* The weights of given experts as a function of the logits. */
 static void ref_weights(const dt_routing *r, const double *z, const int32_t *expert, double *w)
 {
@@ -102,32 +110,39 @@ TEST(routing_chooses_the_best_experts)
     for (int c = 0; c < 4 * N_ROUTINGS; c++) {
         dt_routing how = routings[c / 4], *r = &how;
         const int64_t n = r->n_tok * r->k, E = r->n_experts;
-        ref_array z = logits_of(r, c % 2), weight = ref_new(DT_F32, n), correction = ref_random(DT_F32, E, 11, 1);
+        ref_array z = logits_of(r, c % 2), weight = ref_new(DT_F32, n), correction = ref_random(DT_F32, E, 11, 1),
+                  lse = ref_new(DT_F32, 2 * r->n_tok), p = ref_copy(&z);
         double *z64 = ref_doubles(&z), *want = malloc((size_t)z.n * sizeof *want), *w = malloc((size_t)n * sizeof *w),
-               choice[MOST_EXPERTS];
+               *l = malloc((size_t)lse.n * sizeof *l), choice[MOST_EXPERTS];
         int32_t *expert = malloc((size_t)n * sizeof *expert);
         const float *own = c / 2 % 2 ? correction.p : NULL;
         how.correction = own ? ON(correction) : NULL;
-        RUN(route, r, ON(z), ARR(expert, n), ON(weight));
+        RUN(route, r, ON(p), ARR(expert, n), ON(weight), c % 3 ? ON(lse) : NULL);
+        for (int64_t i = 0; r->sigmoid && i < z.n; i++) {
+            assert_true(ref_get(&p, i) == ref_get(&z, i)); /* the logits */
+            ref_set(&p, i, 1 / (1 + expf(-(float)ref_get(&z, i))));
+        }
         for (int64_t t = 0; t < r->n_tok; t++) {
-            ref_choices(r, (const float *)z.p + t * E, own, choice);
+            ref_choices(r, (const float *)p.p + t * E, own, choice);
+            l[2 * t] = ref_lse(z64 + t * E, r->n_experts), l[2 * t + 1] = l[2 * t] * l[2 * t];
             check_experts(r, choice, expert + t * r->k);
             ref_scores(r, z64 + t * E, want + t * E);
             ref_weights(r, z64 + t * E, expert + t * r->k, w + t * r->k);
         }
         /* exponentials of arguments up to 8 and sums of 260 positive terms: 8 + 16 roundings, relative */
-        assert_true(ref_near(&z, want, 32 * 0x1p-24, "prob"));
+        assert_true(ref_near(&p, want, 32 * 0x1p-24, "prob"));
+        if (c % 3) assert_true(ref_near(&lse, l, 256 * 0x1p-24, "lse"));
         assert_true(ref_near(&weight, w, dt_routing_scale(r) * 64 * 0x1p-24, "weight"));
-        ref_drop(&z), ref_drop(&weight), ref_drop(&correction);
-        free(z64), free(want), free(w), free(expert);
+        ref_drop(&z), ref_drop(&weight), ref_drop(&correction), ref_drop(&lse), ref_drop(&p);
+        free(z64), free(want), free(w), free(expert), free(l);
     }
 }
 
-/* L = sum of dw w (+ sum of dprob p), differentiated in double by central differences of 2^-12. */
+/* L = sum of dw w (+ sum of dprob p) + dsquare l^2, differentiated in double by central differences of 2^-12. */
 static double loss_of(const dt_routing *r, const double *z, const int32_t *expert, const double *dw,
-                      const double *dprob)
+                      const double *dprob, double dsquare)
 {
-    double w[16], p[MOST_EXPERTS], sum = 0;
+    double w[16], p[MOST_EXPERTS], l = ref_lse(z, r->n_experts), sum = dsquare * l * l;
     ref_weights(r, z, expert, w);
     ref_scores(r, z, p);
     for (int j = 0; j < r->k; j++) sum += dw[j] * w[j];
@@ -136,15 +151,15 @@ static double loss_of(const dt_routing *r, const double *z, const int32_t *exper
 }
 
 static void differences(const dt_routing *r, double *z, const int32_t *expert, const double *dw, const double *dprob,
-                        double *want)
+                        double dsquare, double *want)
 {
     const double h = 0x1p-12;
     for (int e = 0; e < r->n_experts; e++) {
         const double at = z[e];
         z[e] = at + h;
-        want[e] = loss_of(r, z, expert, dw, dprob);
+        want[e] = loss_of(r, z, expert, dw, dprob, dsquare);
         z[e] = at - h;
-        want[e] = (want[e] - loss_of(r, z, expert, dw, dprob)) / (2 * h);
+        want[e] = (want[e] - loss_of(r, z, expert, dw, dprob, dsquare)) / (2 * h);
         z[e] = at;
     }
 }
@@ -152,22 +167,27 @@ static void differences(const dt_routing *r, double *z, const int32_t *expert, c
 TEST(routing_backward_is_the_derivative)
 {
     fixture *f = *state;
-    for (int c = 0; c < 2 * N_ROUTINGS * N_TYPES; c++) {
-        const dt_routing *r = &routings[c / 2 % N_ROUTINGS];
-        const dt_dtype dt = types[c / 2 / N_ROUTINGS];
+    for (int c = 0; c < 4 * N_ROUTINGS * N_TYPES; c++) {
+        const dt_routing *r = &routings[c / 4 % N_ROUTINGS];
+        const dt_dtype dt = types[c / 4 / N_ROUTINGS];
+        const bool squares = c % 4 / 2;
         const int64_t n = r->n_tok * r->k, E = r->n_experts;
         ref_array z = logits_of(r, false), p = ref_copy(&z), weight = ref_new(DT_F32, n), dz = ref_new(dt, z.n),
-                  dw = ref_random(DT_F32, n, 9, 1), dp = ref_random(DT_F32, E, 10, 1);
+                  dw = ref_random(DT_F32, n, 9, 1), dp = ref_random(DT_F32, E, 10, 1),
+                  lse = ref_new(DT_F32, 2 * r->n_tok), dsquare = ref_random(DT_F32, 1, 12, 0.125f);
         double *z64 = ref_doubles(&z), *dw64 = ref_doubles(&dw), *dp64 = ref_doubles(&dp),
                *want = malloc((size_t)z.n * sizeof *want);
         int32_t *expert = malloc((size_t)n * sizeof *expert);
-        RUN(route, r, ON(p), ARR(expert, n), ON(weight));
-        RUN(route_backward, r, ON(p), ARR(expert, n), ON(dw), c % 2 ? ON(dp) : NULL, ON(dz), dt);
+        RUN(route, r, ON(p), ARR(expert, n), ON(weight), ON(lse));
+        RUN(route_backward, r, ON(p), ARR(expert, n), ON(dw), c % 2 ? ON(dp) : NULL, squares ? ON(lse) : NULL,
+            squares ? ON(dsquare) : NULL, ON(dz), dt);
         for (int64_t t = 0; t < r->n_tok; t++)
-            differences(r, z64 + t * E, expert + t * r->k, dw64 + t * r->k, c % 2 ? dp64 : NULL, want + t * E);
-        /* differences: h^2 / 6 of a third derivative below 8; sums of 8 terms below 1 in float */
+            differences(r, z64 + t * E, expert + t * r->k, dw64 + t * r->k, c % 2 ? dp64 : NULL,
+                        squares ? ref_get(&dsquare, 0) : 0, want + t * E);
+        /* differences: h^2 / 6 of a third derivative below 8; sums of 8 terms below 2 in float */
         assert_true(ref_near(&dz, want, dt_routing_scale(r) * (8 * 0x1p-24 / 6 + 64 * 0x1p-24), "dlogits"));
-        ref_drop(&z), ref_drop(&p), ref_drop(&weight), ref_drop(&dz), ref_drop(&dw), ref_drop(&dp);
+        ref_drop(&z), ref_drop(&p), ref_drop(&weight), ref_drop(&dz), ref_drop(&dw), ref_drop(&dp), ref_drop(&lse),
+            ref_drop(&dsquare);
         free(z64), free(dw64), free(dp64), free(want), free(expert);
     }
 }
@@ -356,10 +376,11 @@ static void ref_groups(dt_matmul mm, const int32_t *start, const double *a, cons
 
 static void check_groups(fixture *f, const struct groups *g, enum form form, int64_t gap, bool biased, dt_dtype dt)
 {
-    int32_t start[9] = {0};
+    const int32_t around = gap > 0 ? 3 : 0; /* rows before and after those of the groups */
+    int32_t start[9] = {around};
     for (int i = 0; i < g->n; i++) start[i + 1] = start[i] + g->rows[i];
     start[g->n + 1] = -1;
-    const int64_t N = start[g->n], matrix = g->n * g->out * g->in;
+    const int64_t N = start[g->n] + around, matrix = g->n * g->out * g->in;
     dt_matmul mm = grouped(g, form, N, gap, dt);
     const bool wgrad = form >= WEIGHT_GRADIENT;
     ref_array a = ref_random(dt, N * mm.lda + 1, 1, 1), b = ref_random(dt, wgrad ? N * mm.ldb + 1 : matrix, 2, 1),

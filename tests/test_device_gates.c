@@ -193,7 +193,7 @@ static void scatter(const dt_rmsnorm *n, const double *rows, double *to, int64_t
 static void check_norm_gate(fixture *f, int64_t n_rows, int64_t width, int64_t group, dt_dtype dt, bool accumulate)
 {
     const int64_t W = group * width, G = n_rows / group, xld = W + 1, yld = W + 2, zld = W + 4, all_n = n_rows * width;
-    const dt_rmsnorm n = {n_rows, width, group, xld, yld, 1e-6f, false, dt};
+    const dt_rmsnorm n = {n_rows, width, group, xld, yld, 1e-6f, false, dt, false};
     ref_array x = ref_random(dt, G * xld, 1, 1), weight = ref_random(dt, width, 2, 1),
               z = ref_random(dt, G * zld, 3, 4), y = ref_new(dt, G * yld), rstd = ref_new(DT_F32, n_rows),
               dy = ref_random(dt, G * yld, 4, 1), dx = ref_new(dt, G * xld), dz = ref_new(dt, G * zld),
@@ -309,7 +309,7 @@ TEST(inconsistent_values_are_refused)
     const dt_conv conv = {.width = 4, .kernel = 9, .x_ld = 4, .y_ld = 4};
     const dt_blocks blocks = {1, 2, 3, 6, 3, 5, 3, DT_F32};
     const dt_delta_gates gates = {1, 4, 3, DT_F32};
-    const dt_rmsnorm norm = {1, 4, 1, 4, 4, 1, true, DT_F32};
+    const dt_rmsnorm norm = {1, 4, 1, 4, 4, 1, true, DT_F32, false};
     assert_fails(TRY(conv_forward, &conv, ARR(x, 64), ARR(x, 63), ARR(x, 62), NULL), DT_ERR_ARG, "conv");
     assert_fails(TRY(copy_blocks, &blocks, ARR(x, 64), ARR(x, 63)), DT_ERR_ARG, "blocks");
     assert_fails(

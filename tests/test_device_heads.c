@@ -244,7 +244,7 @@ static void check_bits(fixture *f, arrays *a, int n, int64_t from, const ref_arr
 {
     const int64_t d = a->h.head_dim, rows = a->h.n_tok * n;
     ref_array x = dense(&a->x, &a->h, n, from, a->h.x_ld), y = ref_new(x.dt, x.n), rstd = ref_new(DT_F32, rows);
-    const dt_rmsnorm norm = {rows, d, 1, d, d, a->h.eps, a->h.plus_one, x.dt};
+    const dt_rmsnorm norm = {rows, d, 1, d, d, a->h.eps, a->h.plus_one, x.dt, false};
     RUN(rmsnorm_forward, &norm, ON(x), ON(*weight), ON(y), ON(rstd));
     dt_heads turn = {.n_tok = a->h.n_tok, .n_heads = n, .n_kv_heads = n, .head_dim = (int)d, .dt = x.dt};
     turn.x_ld = 2 * n * d, turn.q_ld = turn.kv_ld = n * d;
@@ -298,7 +298,7 @@ TEST(one_pass_back_has_the_bits_of_several)
         h = on_the_device(f, &a);
         RUN(heads_backward, &h, NULL, NULL, NULL, ON(q_alone), ON(k_alone), NULL, NULL, DT_F32, false, NULL);
         ref_array dy = dense(&q_alone, &a.h, (int)n, 0, a.h.q_ld), fused = dense(&dq, &a.h, (int)n, 0, a.h.q_ld);
-        const dt_rmsnorm norm = {rows, d, 1, d, d, a.h.eps, a.h.plus_one, types[t]};
+        const dt_rmsnorm norm = {rows, d, 1, d, d, a.h.eps, a.h.plus_one, types[t], false};
         RUN(rmsnorm_backward, &norm, ON(x), ON(a.q_norm), ON(a.rstd_q), ON(dy), ON(dy), false, ON(dw), DT_F32, false,
             ON(scratch));
         assert_memory_equal(fused.p, dy.p, ref_bytes(&dy));

@@ -318,10 +318,18 @@ static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},           {3, 7, 1, 7, 7
                                        {84, 128, 3, 512, 400},    {70, 1600, 1, 1600, 1600},
                                        {11, 4096, 1, 4096, 4096}, {3, 20000, 1, 20000, 20000}};
 
-enum norm_form { RMS, RMS_PLUS_ONE, LAYER };
+enum norm_form { RMS, RMS_PLUS_ONE, SCALES, LAYER };
 static dt_rmsnorm rows_of(const norm_case *k, enum norm_form form, dt_dtype dt)
 {
-    return (dt_rmsnorm){k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, 1e-5f, form == RMS_PLUS_ONE, dt};
+    return (dt_rmsnorm){.n_rows = k->n_rows,
+                        .width = k->width,
+                        .group = k->group,
+                        .group_ld = k->group_ld,
+                        .y_group_ld = k->y_group_ld,
+                        .eps = 1e-5f,
+                        .plus_one = form == RMS_PLUS_ONE,
+                        .dt = dt,
+                        .only_scales = form == SCALES};
 }
 
 static int64_t element_of(const norm_case *k, int64_t i, int64_t ld)
@@ -395,11 +403,21 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     double *x64 = ref_doubles(&x_dense), *w64 = ref_doubles(&w), *b64 = ref_doubles(&b), *dy64 = ref_doubles(&dy_dense),
            *dw64 = ref_doubles(&dw), *db64 = ref_doubles(&db);
     double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8),
-           *rstd64 = calloc((size_t)k->n_rows, 8);
+           *rstd64 = calloc((size_t)k->n_rows, 8), *dw_start = calloc((size_t)k->width, 8);
     for (int64_t c = 0; c < k->width && !add; c++) dw64[c] = db64[c] = 0;
     for (int64_t c = 0; c < k->width && form == RMS_PLUS_ONE; c++) w64[c] += 1;
+    memcpy(dw_start, dw64, (size_t)k->width * 8);
     ref_norm_forward(x64, w64, layer ? b64 : NULL, y64, mean64, rstd64, k->n_rows, k->width, (double)eps);
     ref_norm_backward(x64, w64, mean64, rstd64, dy64, dx64, dw64, layer ? db64 : NULL, k->n_rows, k->width);
+    if (form == SCALES) {
+        memcpy(dw64, dw_start, (size_t)k->width * 8);
+        for (int64_t r = 0; r < k->n_rows; r++) rstd64[r] = 1;
+        for (int64_t i = 0; i < n; i++) {
+            y64[i] = x64[i] * w64[i % k->width];
+            dx64[i] = dy64[i] * w64[i % k->width];
+            dw64[i % k->width] += dy64[i] * x64[i];
+        }
+    }
     for (int64_t i = 0; i < n && add; i++) dx64[i] += ref_get(&dx_was, i);
     if (layer) {
         RUN(layernorm_forward, ON(x), ON(w), ON(b), ON(y), ON(mean), ON(rstd), k->n_rows, k->width, eps, dt);
@@ -426,7 +444,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
                               &db, &scratch, &x_dense, &dy_dense, &dx_was, &y_dense, &dx_dense, &dx_start};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
     free(x64), free(w64), free(b64), free(dy64), free(dw64), free(db64), free(y64), free(dx64), free(mean64),
-        free(rstd64);
+        free(rstd64), free(dw_start);
 }
 
 TEST(norms_and_their_gradients)
@@ -440,6 +458,7 @@ TEST(norms_and_their_gradients)
             const bool add = way >= 6;
             check_norm(*state, k, dt, gt, RMS, add);
             check_norm(*state, k, dt, gt, RMS_PLUS_ONE, add);
+            check_norm(*state, k, dt, gt, SCALES, add);
             if (k->group == 1 && k->group_ld == k->width && k->y_group_ld == k->width && k->width > 1)
                 check_norm(*state, k, dt, gt, LAYER, add);
         }
@@ -464,7 +483,7 @@ TEST(norm_gradients_may_go_over_dy)
                 RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(*from), ON(*to), false, ON(dw), ON(db),
                     DT_F32, false, ROWS, WIDTH, ON(s), DT_F32);
             } else {
-                const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, DT_F32};
+                const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, DT_F32, false};
                 RUN(rmsnorm_forward, &n, ON(x), ON(w), ON(y), ON(rstd));
                 RUN(rmsnorm_backward, &n, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false,
                     ON(s));
@@ -519,7 +538,7 @@ TEST(a_type_that_is_only_kept_is_refused)
     assert_int_equal(TRY(scale, ON(x), 2.0f, ON(y), dt, N), DT_ERR_ARG);
     assert_int_equal(TRY(add_into, ON(x), DT_F32, ON(y), dt, true, N), DT_ERR_ARG);
     assert_int_equal(TRY(act_forward, DT_ACT_GELU, ON(x), ON(y), dt, N), DT_ERR_ARG);
-    const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, dt};
+    const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, dt, false};
     assert_int_equal(TRY(rmsnorm_forward, &n, ON(x), ON(w), ON(y), NULL), DT_ERR_ARG);
     assert_int_equal(TRY(bias_backward, ON(x), ROWS, WIDTH, WIDTH, DT_F32, ON(w), dt, false), DT_ERR_ARG);
     const dt_matmul mm = {.m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2, .dt = dt, .c_dtype = DT_F32};

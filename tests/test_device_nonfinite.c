@@ -242,7 +242,10 @@ static void make_norm(call *c)
     if (c->how) c->in[2] = ref_random(c->dt, WIDTH, 3, 1);
     c->out[0] = ref_new(c->dt, ROWS * WIDTH);
 }
-static dt_rmsnorm rows_of(const call *c) { return (dt_rmsnorm){ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, c->dt}; }
+static dt_rmsnorm rows_of(const call *c)
+{
+    return (dt_rmsnorm){ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, c->dt, false};
+}
 static void norm_forward(call *c, const ref_array *y, float *mean, float *rstd)
 {
     const dt_rmsnorm n = rows_of(c);

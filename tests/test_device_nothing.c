@@ -67,7 +67,10 @@ static dt_matmul none_dt_matmul(fixture *f, dt_dtype dt)
 {
     return (dt_matmul){.n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4, .dt = dt, .c_dtype = DT_F32};
 }
-static dt_rmsnorm none_dt_rmsnorm(fixture *f, dt_dtype dt) { return (dt_rmsnorm){0, 8, 1, 8, 8, 1e-5f, false, dt}; }
+static dt_rmsnorm none_dt_rmsnorm(fixture *f, dt_dtype dt)
+{
+    return (dt_rmsnorm){0, 8, 1, 8, 8, 1e-5f, false, dt, false};
+}
 static dt_heads none_dt_heads(fixture *f, dt_dtype dt)
 {
     return (dt_heads){

@@ -127,6 +127,8 @@ TEST(spellings_of_one_thing_mean_the_same)
           mc.layers && mc.layers[0].slides && !mc.layers[1].slides);
     READS("{'model_type': 'mistral', 'sliding_window': null, 'num_key_value_heads': null}",
           !mc.layers && mc.num_key_value_heads == 32);
+    READS("{'model_type': 'deepseek_v3', 'norm_topk_prob': null, 'rope_interleave': null}",
+          !mc.norm_topk_prob && !mc.rope_neighbours);
 }
 
 TEST(the_text_kept_parses_to_the_same)
@@ -197,6 +199,8 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'qwen3_moe', 'moe_intermediate_size': 0}", "moe_intermediate_size", "0"},
         {"{'model_type': 'qwen3_moe', 'mlp_only_layers': ['1']}", "mlp_only_layers", "a list of layer numbers"},
         {"{'model_type': 'qwen3_moe', 'mlp_only_layers': 1}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_next', 'mlp_only_layers': [1.5]}", "mlp_only_layers", "a list of layer numbers"},
+        {"{'model_type': 'qwen3_next', 'linear_num_key_heads': 3}", "linear_num_key_heads", "found 3"},
         {"{'model_type': 'qwen3_moe', 'router_aux_loss_coef': -1}", "router_aux_loss_coef", "-1"},
         {"{'model_type': 'qwen3_moe', 'num_hidden_layers': 65536, 'num_experts': 4096, 'hidden_size': 65536}",
          "num_experts", "at most 17592186044416"},
@@ -251,6 +255,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'deepseek_v3', 'n_group': 128, 'n_routed_experts': 128}", "n_group", "128"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 8}", "n_group", "at least 2"},
         {"{'model_type': 'deepseek_v3', 'topk_group': 9}", "topk_group", "9"},
+        {"{'model_type': 'deepseek_v3', 'n_group': 2}", "topk_group", "at most n_group=2"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 16, 'num_experts_per_tok': 9}", "num_experts_per_tok",
          "8 experts of topk_group=4"},
         {"{'model_type': 'deepseek_v3', 'n_routed_experts': 6, 'n_group': 1}", "num_experts_per_tok", "8"},
@@ -401,11 +406,12 @@ TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
     {                                                                                                                  \
         offsetof(dt_model_config, member), sizeof(((dt_model_config *)NULL)->member)                                   \
     }
-static const size_t SEPARATE[][2] = {RANGE(family), RANGE(act), RANGE(rope_type), RANGE(layers), RANGE(rope_short),
-                                     RANGE(rope_long), RANGE(vision), RANGE(json), RANGE(initializer_range),
-                                     RANGE(bos_token_id), RANGE(pad_token_id), RANGE(eos_token_id), RANGE(n_eos),
-                                     /* of the family, or of another field */
-                                     RANGE(learned_positions), RANGE(rope_axes), RANGE(q_compressed), RANGE(q_plain)};
+static const size_t SEPARATE[][2] = {
+    RANGE(family), RANGE(act), RANGE(rope_type), RANGE(layers), RANGE(rope_short), RANGE(rope_long), RANGE(vision),
+    RANGE(json), RANGE(initializer_range), RANGE(layer_scale), RANGE(expert_group_size), RANGE(router_z_loss_coef),
+    RANGE(bos_token_id), RANGE(pad_token_id), RANGE(eos_token_id), RANGE(n_eos),
+    /* of the family, or of another field */
+    RANGE(learned_positions), RANGE(linear_grouped), RANGE(rope_axes), RANGE(q_compressed), RANGE(q_plain)};
 
 static bool is_compared(size_t i)
 {

@@ -6,10 +6,12 @@
 #include "model_expected.h"
 
 enum { MAX_TOK = 96, MAX_SEQ = 4, MAX_IMAGES = 4, MAX_CELLS = 48 };
-static const char *const CASES[] = {"clip_llama", "clip_full",   "siglip_qwen2",  "linear",
-                                    "mlp",        "deep_mlp",    "pixel_shuffle", "normed",
-                                    "pooled",     "pooled_clip", "siglip_72",     "gemma3"};
-enum { N_CASES = sizeof CASES / sizeof CASES[0] };
+static const char *const CASES[] = {"clip_llama", "clip_full",    "siglip_qwen2",  "linear",
+                                    "mlp",        "deep_mlp",     "pixel_shuffle", "normed",
+                                    "pooled",     "pooled_clip",  "siglip_72",     "gemma3",
+                                    "internvl",   "internvl_rms", "internvl_moe",  "internvl_gpt_oss"};
+/* N_SMOOTH: without the last one. In 16 bits its tokens may use other experts, and its blocks end with biases. */
+enum { N_CASES = sizeof CASES / sizeof CASES[0], N_SMOOTH = N_CASES - 1 };
 
 struct fixture {
     json_t *root;

@@ -63,18 +63,28 @@ static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *m
     return any && is_of_vocabulary(module);
 }
 
-/* Is it an expert's matrix in one of target_parameters? */
+/* The parameter of transformers that a matrix is, or that it is a part of: a router, or all experts of a slot. */
+static bool parameter_of(const dt_tensor *t, dt_tensor *parameter)
+{
+    *parameter = t->of_expert && t->fused.name ? dt_tensor_fused(t) : *t;
+    return (t->of_expert && t->fused.name) || t->site == DT_SITE_PARAMETER;
+}
+
+/* Is it in one of target_parameters? */
 static bool is_parameter(const dt_lora *l, const dt_tensor *t)
 {
-    return l->target_parameters.n > 0 && t->of_expert && t->fused.name &&
-           module_is_in(&l->target_parameters, dt_tensor_fused(t).name);
+    dt_tensor of;
+    char path[DT_PEFT_NAME_MAX];
+    if (l->target_parameters.n == 0 || !parameter_of(t, &of) || dt_lora_saves(l, t)) return false;
+    dt_peft_name(of.name, path);
+    return module_is_in(&l->target_parameters, of.name) || module_is_in(&l->target_parameters, path);
 }
 
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
     char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
-    if (t->site == DT_SITE_NONE || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
+    if (t->site < DT_SITE_NAMED || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
     module_of(t, module);
     dt_peft_name(module, path);
     if (module_is_all_linear(m)) return t->site >= DT_SITE_LINEAR;
@@ -109,7 +119,7 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
                               int n_units)
 {
     dt_lora_alike same = {same_layers(a, b, mc, units, n_units), true, true, true};
-    dt_tensor head;
+    dt_tensor head, parameter;
     char module[DT_NAME_MAX];
     const int h = tied_head(mc, units, n_units, &head);
     for (int u = 0; u < n_units; u++)
@@ -117,8 +127,8 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
             const dt_tensor *t = i < 0 ? &head : &units[u].tensors[i];
             same.saved &= dt_lora_saves(a, t) == dt_lora_saves(b, t);
             module_of(t, module);
-            if (is_parameter(b, t))
-                snprintf(module, sizeof module, "%s", dt_tensor_fused(t).name);
+            if (is_parameter(b, t) && parameter_of(t, &parameter))
+                snprintf(module, sizeof module, "%s", parameter.name);
             else if (!is_target(b, mc, t))
                 continue;
             same.ranks &= same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, module,
@@ -147,7 +157,7 @@ static const char *list_layers(const dt_model_config *mc, const dt_unit *units, 
     *out = '\0';
     for (int u = 0; u < n_units; u++)
         for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
-            if (units[u].tensors[i].site != DT_SITE_NONE) list_layer(&units[u].tensors[i], out, size);
+            if (units[u].tensors[i].site >= DT_SITE_NAMED) list_layer(&units[u].tensors[i], out, size);
     if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
     return out;
 }
@@ -159,7 +169,8 @@ static bool names_expert(const char *name, const dt_unit *units, int n_units)
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             module_of(&units[u].tensors[i], module);
-            if (units[u].tensors[i].of_expert && module_is_called(module, name)) return true;
+            const bool expert = units[u].tensors[i].of_expert || units[u].tensors[i].site == DT_SITE_PARAMETER;
+            if (expert && module_is_called(module, name)) return true;
         }
     return false;
 }
@@ -171,7 +182,7 @@ static bool names_layer(const char *name, const dt_model_config *mc, const dt_un
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             module_of(&units[u].tensors[i], module);
-            if (module_is_called(module, name) && units[u].tensors[i].site != DT_SITE_NONE) return true;
+            if (module_is_called(module, name) && units[u].tensors[i].site >= DT_SITE_NAMED) return true;
         }
     return strcmp(name, "lm_head") == 0 && tied_head(mc, units, n_units, &head) >= 0;
 }
@@ -189,8 +200,8 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
         const char *name = l->target_modules.list[i];
         if (names_layer(name, mc, units, n_units)) continue;
         DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
-                 "'%s' is the name of an expert's matrix; experts have adapters by lora.target_parameters, such as "
-                 "mlp.experts.down_proj; the other layers are %s",
+                 "'%s' is the name of an expert's matrix or of a router; these have adapters by "
+                 "lora.target_parameters, such as mlp.experts.down_proj and mlp.gate.weight; the other layers are %s",
                  name, list_layers(mc, units, n_units, layers, sizeof layers));
         return dt_fail(DT_ERR_USAGE, "this model has no layer '%s'%s; choose from %s", name,
                        mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
@@ -199,41 +210,42 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
     return DT_OK;
 }
 
-/* The first expert parameter that ends with the name, or any for ""; false: none. */
-static bool find_parameter(const char *name, const dt_unit *units, int n_units, dt_tensor *found)
+/* Does a parameter end with the name, or is there any for ""? */
+static bool has_parameter(const char *name, const dt_unit *units, int n_units)
 {
+    dt_tensor found;
+    char path[DT_PEFT_NAME_MAX];
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
-            const dt_tensor *t = &units[u].tensors[i];
-            if (!t->of_expert || !t->fused.name) continue;
-            *found = dt_tensor_fused(t);
-            if (!*name || module_is_called(found->name, name)) return true;
+            if (!parameter_of(&units[u].tensors[i], &found)) continue;
+            dt_peft_name(found.name, path);
+            if (!*name || module_is_called(found.name, name) || module_is_called(path, name)) return true;
         }
     return false;
 }
 
-static dt_err check_parameters(const dt_lora *l, const dt_unit *units, int n_units)
+dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_units)
 {
-    dt_tensor found;
     const int n = l->target_parameters.n;
-    DT_CHECK(n == 0 || find_parameter("", units, n_units, &found), l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-             "target_parameters: '%s': this model has no experts", l->target_parameters.list[0]);
+    DT_CHECK(n == 0 || has_parameter("", units, n_units), l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+             "'%s': this model has no experts", l->target_parameters.list[0]);
     for (int i = 0; i < n; i++)
-        DT_CHECK(find_parameter(l->target_parameters.list[i], units, n_units, &found),
-                 l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-                 "target_parameters: '%s' is not the name of a parameter with experts; expected names such as "
-                 "mlp.experts.gate_up_proj and mlp.experts.down_proj",
+        DT_CHECK(has_parameter(l->target_parameters.list[i], units, n_units), l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+                 "'%s' is not the name of experts or of a router; expected names such as "
+                 "mlp.experts.gate_up_proj, mlp.experts.down_proj and mlp.gate.weight",
                  l->target_parameters.list[i]);
     DT_CHECK(n == 0 || l->dropout == 0, l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
-             "target_parameters: adapters of experts have no dropout, as in PEFT: expected lora.dropout = 0, found %g",
-             l->dropout);
+             "their adapters have no dropout, as in PEFT: expected lora.dropout = 0, found %g", l->dropout);
     return DT_OK;
 }
 
 static bool names_adapted(const char *pattern, const dt_unit *units, int n_units)
 {
-    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
-        if (module_ends_as(pattern, at.module)) return true;
+    char path[DT_PEFT_NAME_MAX];
+    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);) {
+        dt_peft_name(at.module, path);
+        if (module_ends_as(pattern, at.module) || module_ends_as(pattern, path)) return true;
+    }
     return false;
 }
 
@@ -301,20 +313,23 @@ static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     return add(u, module, "lora_B.weight", n_out, rank_of(l, module), true, scale_of(l, module));
 }
 
-/* Add the adapter of all experts of a slot, of which t is one matrix. */
-static dt_err add_experts(const dt_lora *l, dt_unit *u, const dt_tensor *t)
+/* Add the adapter of a router, or of all experts of a slot, of which t is one matrix. */
+static dt_err add_parameter(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
-    const dt_tensor of = dt_tensor_fused(t);
-    const int64_t n = of.shape[0], r = rank_of(l, of.name), n_in = of.shape[t->in_first ? 1 : 2],
-                  n_out = of.shape[t->in_first ? 2 : 1];
-    const double scale = scale_of(l, of.name);
+    dt_tensor of;
+    char path[DT_PEFT_NAME_MAX];
+    (void)parameter_of(t, &of);
+    dt_peft_name(of.name, path);
+    const int64_t n = t->of_expert ? of.shape[0] : 1, *size = &of.shape[t->of_expert], r = rank_of(l, path),
+                  n_in = size[t->in_first ? 0 : 1], n_out = size[t->in_first ? 1 : 0];
+    const double scale = scale_of(l, path);
     DT_TRY(add(u, of.name, "lora_A.weight", n * r, n_in, true, scale));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
     if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
     DT_TRY(add(u, of.name, "lora_B.weight", n * n_out, r, true, scale));
     for (int i = u->n_tensors - 2; i < u->n_tensors; i++)
-        u->tensors[i].of_expert = true, u->tensors[i].adapter_experts = n;
+        u->tensors[i].of_expert = t->of_expert, u->tensors[i].adapter_experts = n;
     return DT_OK;
 }
 
@@ -323,7 +338,8 @@ static void count_depths(dt_unit *u)
 {
     for (int i = 0; i < u->n_tensors; i++)
         for (int k = i + 1; k < u->n_tensors; k++)
-            if (u->tensors[i].adapter_experts > 0 && u->tensors[k].adapter_experts > 0 &&
+            if (u->tensors[i].of_expert && u->tensors[i].adapter_experts > 0 && u->tensors[k].of_expert &&
+                u->tensors[k].adapter_experts > 0 &&
                 dt_peft_alternates(&u->tensors[i]) == dt_peft_alternates(&u->tensors[k]))
                 u->tensors[i].adapter_depth++;
 }
@@ -357,13 +373,16 @@ static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit
 
 static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
 
-static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
+/* home: the unit of the block, which has the adapters of all its experts. */
+static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, dt_unit *home, int first, int end,
+                           int *n_found)
 {
     const int found_before = *n_found;
     const dt_tensor one = u->tensors[first];
     if (is_parameter(l, &one)) {
+        if (u != home && one.fused.first > 0) return DT_OK; /* another unit has the first expert */
         ++*n_found;
-        return add_experts(l, u, &one);
+        return add_parameter(l, home, &one);
     }
     for (int t = first; t < end; t++) {
         if (!is_target(l, mc, &u->tensors[t])) continue;
@@ -385,15 +404,16 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     int n_found = 0;
     if (l->r == 0) return DT_OK;
     DT_TRY(check_names(l, mc, units, n_units));
-    DT_TRY(check_parameters(l, units, n_units));
-    for (int u = 0; u < n_units; u++) {
+    DT_TRY(dt_error_prefix(dt_lora_check_parameters(l, units, n_units), "target_parameters: "));
+    for (int u = 0, home = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
+        if (units[u].role != DT_UNIT_EXPERTS) home = u;
         for (int first = 0, end; first < n_own; first = end) {
             end = dt_unit_end_of_group(&units[u], first);
-            DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
+            DT_TRY(attach_group(l, mc, &units[u], &units[home], first, end < n_own ? end : n_own, &n_found));
         }
-        count_depths(&units[u]);
     }
+    for (int u = 0; u < n_units; u++) count_depths(&units[u]);
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
     list_layers(mc, units, n_units, layers, sizeof layers);
     DT_CHECK(
@@ -484,7 +504,7 @@ bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
     for (; at->next_unit < n_units; at->next_unit++, at->next_tensor = 0) {
         const dt_unit *u = &units[at->next_unit];
         while (at->next_tensor < u->n_tensors) {
-            at->of_experts = u->tensors[at->next_tensor].adapter_experts > 0;
+            at->of_parameter = u->tensors[at->next_tensor].adapter_experts > 0;
             if (is_a_of(&u->tensors[at->next_tensor++], at->module)) return true;
         }
     }

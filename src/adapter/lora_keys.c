@@ -74,6 +74,9 @@ static dt_err read_keys(dt_lora *l, const dt_config *cfg)
     DT_CONFIG_CHECK(!l->target_parameters.pattern, cfg, "lora", "target_parameters",
                     "expected names of parameters, such as mlp.experts.down_proj, found '%s'",
                     cfg->lora_target_parameters);
+    DT_CONFIG_CHECK(l->target_parameters.n == 0 || l->dropout == 0, cfg, "lora", "dropout",
+                    "adapters of experts (target_parameters) have no dropout, as in PEFT: expected 0, found %g",
+                    l->dropout);
     DT_TRY(read_modules(&l->modules_to_save, cfg, "modules_to_save", cfg->lora_modules_to_save));
     DT_CONFIG_CHECK(!l->modules_to_save.pattern, cfg, "lora", "modules_to_save",
                     "expected names of modules, such as embed_tokens, lm_head, found '%s'", cfg->lora_modules_to_save);

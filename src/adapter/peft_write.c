@@ -17,7 +17,10 @@ void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX])
         snprintf(out, DT_PEFT_NAME_MAX, "%s%s", paths[i][1], name + n);
         return;
     }
-    snprintf(out, DT_PEFT_NAME_MAX, "%s", name);
+    static const char in_files[] = ".block_sparse_moe."; /* transformers: .mlp. in memory */
+    const char *at = strstr(name, in_files);
+    if (at) snprintf(out, DT_PEFT_NAME_MAX, "%.*s.mlp.%s", (int)(at - name), name, at + strlen(in_files));
+    if (!at) snprintf(out, DT_PEFT_NAME_MAX, "%s", name);
 }
 
 void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX])
@@ -73,7 +76,7 @@ static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_uni
     if (l->target_modules.n > 0 && !mc->vision) return list(l->target_modules.list, l->target_modules.n);
     json_t *all = json_array();
     while (dt_adapted_next(&at, units, n_units)) {
-        if (at.of_experts) continue;
+        if (at.of_parameter) continue;
         dt_peft_name(at.module, path);
         json_array_append_new(all, json_string(path));
     }

@@ -178,6 +178,20 @@ static dt_err look_after_result(dt_chat *c, const dt_message *talk, const json_t
     return err;
 }
 
+/* Without calls if the template writes none. */
+static dt_err look_at_results(dt_chat *c, const dt_message *talk, const json_t *tools)
+{
+    dt_message plain[4];
+    dt_jinja_result r;
+    bool taken;
+    memcpy(plain, talk, sizeof plain);
+    if (!c->writes_calls) plain[1] = talk[3];
+    DT_TRY(try(c, plain, 4, tools, 0, &r, &taken));
+    c->omits_results = taken && !strstr(r.text, result);
+    dt_jinja_result_free(&r);
+    return DT_OK;
+}
+
 dt_err dt_chat_look_at_tools(dt_chat *c)
 {
     json_t *tools = dt_chat_test_tools(), *calls = test_calls(false), *texts = test_calls(true);
@@ -200,6 +214,7 @@ dt_err dt_chat_look_at_tools(dt_chat *c)
         err = look_after_call(c, talk, tools);
         if (err == DT_OK) err = look_after_result(c, talk, tools);
     }
+    if (err == DT_OK) err = look_at_results(c, talk, tools);
     json_decref(tools);
     json_decref(texts);
     json_decref(calls);

@@ -50,6 +50,7 @@ struct dt_chat {
     bool text_parts, image_parts;            /* lists of texts, or of images and texts, are passed as they are */
     bool reads_tools, reads_tools_in_system; /* without a system message, and with one */
     bool writes_calls, writes_thoughts;
+    bool omits_results;      /* the text of a tool's result is not in the rendered text */
     bool has_header;         /* add_generation_prompt adds text */
     dt_content call_content; /* of an answer with calls, if the record does not say */
     bool call_text;          /* arguments of calls are passed as JSON text, not as objects */

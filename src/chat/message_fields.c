@@ -18,7 +18,8 @@ bool dt_field_is_set(const json_t *value)
 }
 
 #define NO_ARGUMENTS                                                                                                   \
-    "chat template arguments are not supported; write their effect into the messages, or remove the field"
+    "chat template arguments are not supported; write their effect into the messages (prompts without thinking: "      \
+    "--no-think), or remove the field"
 #define NOT_READ "only texts and images are supported; drop the record or remove the field"
 #define THOUGHTS "thoughts must be in an assistant message or in the text of the answer; move them or remove the field"
 #define BY_TOKEN                                                                                                       \

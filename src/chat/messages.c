@@ -61,11 +61,19 @@ static bool is_image(const dt_messages *m, const json_t *part)
     return m->image_text && type && (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0);
 }
 
-/* OpenAI's part is {type: image_url, image_url: {url}}. */
-static dt_err note_image(dt_messages *m, const json_t *part)
+/* OpenAI's part is {type: image_url, image_url: {url}}. Sizes of Qwen's parts would change the pixels. */
+static dt_err note_image(dt_messages *m, const json_t *part, size_t turn, size_t i)
 {
-    static const char *const keys[] = {"image", "path", "url", "image_url"};
+    static const char *const keys[] = {"image", "path", "url", "image_url"}, *const sizes[] = {
+                                                                                 "min_pixels", "max_pixels",
+                                                                                 "resized_height", "resized_width"};
     const char *path = NULL;
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+        DT_CHECK(
+            !dt_field_is_set(json_object_get(part, sizes[k])), DT_ERR_DATA,
+            "message %zu: part %zu of its content: %s: sizes of single images are not supported; remove the field, "
+            "or set the size in preprocessor_config.json",
+            turn, i, sizes[k]);
     for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++) {
         const json_t *image = json_object_get(part, keys[k]), *url = json_object_get(image, "url");
         path = dt_image_name_of(url ? url : image);
@@ -101,7 +109,7 @@ static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size
     {
         if (is_image(m, part)) {
             ++*n_images;
-            DT_TRY(note_image(m, part));
+            DT_TRY(note_image(m, part, turn, i));
             continue;
         }
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
@@ -133,7 +141,7 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         to += json_string_length(words);
     }
     if (n_images > 0) {
-        text = dt_text_after_images(m->image_text, !m->image_alias, n_images, text, &nbytes);
+        text = dt_text_after_images(m->image_text, m->image_line, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));
     }
     DT_TRY(dt_messages_add(m, role, text, nbytes));

@@ -92,7 +92,7 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
         if (m->item[i].role == DT_ROLE_USER) first = &m->item[i];
     }
     if (!first) return DT_OK;
-    first->text = dt_text_after_images(m->image_text, !m->image_alias, n, first->text, &first->nbytes);
+    first->text = dt_text_after_images(m->image_text, m->image_line, n, first->text, &first->nbytes);
     return dt_messages_own(m, (char *)first->text);
 }
 
@@ -108,20 +108,30 @@ const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_tex
     return out->text;
 }
 
-dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text)
+static dt_err name_of_id(const dt_tokenizer *t, int32_t id, const char **name)
 {
-    const int32_t ids[] = {around[0], token, around[1]};
-    const char *names[3];
+    *name = dt_tokenizer_token(t, id);
+    DT_CHECK(*name && **name, DT_ERR_DATA, "the tokenizer lacks token %" PRId32 ", which images need", id);
+    return DT_OK;
+}
+
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const dt_image_wrap *w, char **text)
+{
+    const bool named = w->name[0] != NULL;
+    const char *token, *around[2], *end = named ? "" : "\n\n";
     char *by = NULL;
     *text = NULL;
-    for (int i = 0; i < 3; i++) {
-        names[i] = dt_tokenizer_token(t, ids[i]);
-        DT_CHECK(names[i] && *names[i], DT_ERR_DATA, "the tokenizer lacks token %" PRId32 ", which images need",
-                 ids[i]);
+    DT_TRY(name_of_id(t, w->token, &token));
+    for (int i = 0; i < 2; i++) {
+        around[i] = w->name[i];
+        if (!named) DT_TRY(name_of_id(t, w->around[i], &around[i]));
+        DT_CHECK(dt_tokenizer_find(t, around[i]) >= 0, DT_ERR_DATA, "the tokenizer lacks token %s, which images need",
+                 around[i]);
     }
-    const bool made = asprintf(&by, "\n\n%s%s%s\n\n", names[0], names[1], names[2]) >= 0;
-    dt_err err = made ? dt_encoder_replace(e, names[0], by) : DT_ERR_MEMORY;
-    if (err == DT_OK) *text = strdup(names[0]);
+    const char *whole = named ? token : around[0];
+    const bool made = asprintf(&by, "%s%s%s%s%s", end, around[0], token, around[1], end) >= 0;
+    dt_err err = made ? dt_encoder_replace(e, whole, by) : DT_ERR_MEMORY;
+    if (err == DT_OK) *text = strdup(whole);
     if (made) free(by);
     DT_CHECK(*text, DT_ERR_MEMORY, "out of memory for the name of an image");
     return DT_OK;

@@ -281,6 +281,7 @@ dt_err dt_messages_fit(dt_messages *m, const dt_chat *c)
         m->tools = NULL;
         m->tools_text = NULL;
     }
+    for (int i = 0; i < m->n; i++) m->item[i].left_out = c->omits_results && m->item[i].role == DT_ROLE_TOOL;
     for (int i = 0; i < m->n; i++)
         if (m->item[i].calls)
             DT_TRY(!dt_chat_writes_calls(c) ? write_calls(m, &m->item[i])

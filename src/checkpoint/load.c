@@ -331,6 +331,7 @@ static void clean_up(load_job *j)
         H5Fclose(j->file);
         dt_h5_unlock();
     }
+    free(j->matrix);
     free(j->map.locations);
     free(j->map.files);
     free(j->files);

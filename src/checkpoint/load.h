@@ -19,7 +19,8 @@ typedef struct load_job {
     bool warned_nonfinite;
     hid_t file; /* -1 unless a tensor needs HDF5; then file number h5_file */
     int h5_file;
-    dt_chunks *chunks; /* elements as in the file, and as z stores them */
+    dt_chunks *chunks;          /* elements as in the file, and as z stores them */
+    struct load_matrix *matrix; /* that load_packed read last; NULL: none */
 } load_job;
 
 /** Open file number `file` for reading, as j->fd. */

@@ -380,12 +380,26 @@ typedef struct locate_job {
     int n_slots;
     dt_stored_map *map;
     bool has_head;
-    dt_base base;     /* omitted tensors */
-    int n_left_out;   /* slots to take from the base */
-    int n_absent;     /* states missing in the file */
+    dt_base base;         /* omitted tensors */
+    int n_left_out;       /* slots to take from the base */
+    int n_absent;         /* states missing in the file */
+    struct param *params; /* [n_params]: the parameters, sorted */
+    int n_params;
     bool *has_states; /* [n_slots]: does the file have any optimizer state of the slot's model? */
     int first_lost;   /* a missing state whose tensor has another state in the file; -1: none */
 } locate_job;
+
+/* A parameter's model, "" the main one, and its name in the file. */
+struct param {
+    const char *of, *name;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    const struct param *x = a, *y = b;
+    const int of = strcmp(x->of, y->of);
+    return of ? of : strcmp(x->name, y->name);
+}
 
 /* Parsed name of a model's array: [OF/]model/TENSOR or [OF/]optimizer/STATE/TENSOR. */
 typedef struct array_name {
@@ -421,17 +435,27 @@ static bool is_of(const dt_stored_slot *s, const char *model)
     return strcmp(s->of->name ? s->of->name : "", model) == 0;
 }
 
+static dt_err list_params(locate_job *job)
+{
+    DT_ALLOC(job->params, job->n_slots + 1, "out of memory for a list of %d tensors", job->n_slots);
+    for (int i = 0; i < job->n_slots; i++) {
+        const dt_stored_slot *s = &job->slots[i];
+        const char *full = s->tensor->name, *name = job->map->locations[i].bare ? dt_stored_bare_name(full) : full;
+        if (s->state == DT_STATE_PARAM)
+            job->params[job->n_params++] = (struct param){s->of->name ? s->of->name : "", name};
+    }
+    qsort(job->params, (size_t)job->n_params, sizeof *job->params, by_name);
+    return DT_OK;
+}
+
 /* Does an array belong to a slot, or is it an ignored buffer of older versions? Arrays of models that were not
  * requested are accepted. */
 static bool is_asked_for(const locate_job *job, const array_name *a)
 {
+    const struct param key = {a->of, a->tensor};
     bool known = false;
-    for (int i = 0; i < job->n_slots; i++) {
-        const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
-        if (job->slots[i].state != DT_STATE_PARAM || !is_of(&job->slots[i], a->of)) continue;
-        if (strcmp(a->tensor, job->map->locations[i].bare ? bare : full) == 0) return true;
-        known = true;
-    }
+    if (bsearch(&key, job->params, (size_t)job->n_params, sizeof key, by_name)) return true;
+    for (int i = 0; i < job->n_params; i++) known = known || strcmp(job->params[i].of, a->of) == 0;
     return (!known && a->of[0]) || dt_stored_is_ignored(a->tensor);
 }
 
@@ -540,12 +564,14 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     dt_err err = open_locked(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);
     if (err == DT_OK) err = locate_slots(file, &job, &n_without);
+    if (err == DT_OK) err = list_params(&job);
     if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
     if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK) err = locate_head(file, &job);
     close_locked(file);
     if (err == DT_OK && job.n_left_out) err = ckpt_locate_left_out(path, &job.base, slots, n_slots, map, depth);
     free(job.has_states);
+    free(job.params);
     dt_base_free(&job.base);
     free(base);
     if (err == DT_OK && n_without)

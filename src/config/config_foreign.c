@@ -108,6 +108,8 @@ static const struct {
     {"dpo", "sync_reference_mixup", "ref_model_mixup_alpha", NULL},
     {"dpo", "use_wpo", "use_weighting", NULL},
     {"dpo", "loss_weights", "rpo_alpha", "loss_type = sigmoid, sft with loss_weights = 1, rpo_alpha"},
+    {"model", "router_z_loss_coef", "moe_z_loss_coeff moe_z_loss_coef z_loss_coef", NULL},
+    {"model", "router_aux_loss_coef", "moe_aux_loss_coeff aux_loss_coef", "with output_router_logits = true"},
     {"model", "dropout", "disable_dropout", "alignment tasks train without dropout unless this key sets a probability"},
     {"data", "shuffle", "shuffle_dataset", NULL},
     {"data", "group_by_modality_length", "group_by_length", "it also separates samples with images from those without"},
@@ -248,10 +250,12 @@ static const struct {
     {"image_folder media_dir", "images are stored in the dataset before training: dtrain-data --images --image-folder"},
     {"image_column image_processor vision.preprocessor vision.processor lazy_preprocess is_multimodal",
      "images are stored in the dataset before training: dtrain-data --images"},
-    {"image_grid_pinpoints image_crop_resolution image_split_resolution max_dynamic_patch dynamic_image_size "
+    {"image_grid_pinpoints image_crop_resolution image_split_resolution dynamic_image_size "
      "max_pixels min_pixels image_max_pixels image_min_pixels max_img_size force_image_size vit_img_size "
      "vision.image_size",
      "remove it: dtrain-data --images resizes every image to a square of the tower's size"},
+    {"max_dynamic_patch min_dynamic_patch",
+     "remove it: max_patches and min_patches in the preprocessor_config.json of dtrain-data --images limit the tiles"},
     {"image_seq_length num_image_tokens mp_image_token_length",
      "remove it: tower and projector determine the number of tokens per image"},
     {"vision.llm", "add llm to vision.train, or llm:N for its last N blocks"},

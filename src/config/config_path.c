@@ -2,6 +2,7 @@
  * configuration means the same files from every folder. */
 #include "config_private.h"
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,7 +91,8 @@ static dt_err write_expanded(item it, const rewriting *r)
 
 static bool exists(item it)
 {
-    char path[DT_CONFIG_LINE_MAX + 1];
+    char path[PATH_MAX];
+    if (it.n >= sizeof path) return false;
     snprintf(path, sizeof path, "%.*s", (int)it.n, it.text);
     return access(path, F_OK) == 0;
 }

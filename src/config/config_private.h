@@ -5,7 +5,9 @@
 
 #include "dtrain/config/config.h"
 
-enum { DT_CONFIG_LINE_MAX = 4000 }; /* bytes, without the end of the line */
+/* Bytes, without the end of the line. A run records the chat template of its model in one value: those of published
+ * models have up to some ten thousand bytes. */
+enum { DT_CONFIG_LINE_MAX = 1 << 18 };
 
 typedef enum dt_key_kind { DT_KEY_INT, DT_KEY_REAL, DT_KEY_BOOL, DT_KEY_ENUM, DT_KEY_TEXT } dt_key_kind;
 

@@ -1,5 +1,6 @@
 /* config_table.c - the table of keys as data: lookup, suggestions for unknown keys, and output. */
 #include "config_private.h"
+#include <ctype.h>
 #include <string.h>
 
 #define HEAD(s, k, kind_) .section = #s, .name = #k, .kind = (kind_), .offset = offsetof(dt_config, s##_##k)
@@ -68,6 +69,22 @@ int dt_edit_distance(const char *a, const char *b)
     return row[na % 3][nb];
 }
 
+/* True if the text contains the word or its plural, in any case, without a letter or digit before or after it. */
+static bool has_word(const char *text, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = text; n && (p = strcasestr(p, word)); p++)
+        if ((p == text || !isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[n + (p[n] == 's')])) return true;
+    return false;
+}
+
+/* Edit distance of a name and a key. A word of the key's name counts as one error: steps, logging_steps. */
+static int key_distance(const char *name, const char *key)
+{
+    const int d = dt_edit_distance(name, key);
+    return d > 1 && has_word(key, name) ? 1 : d;
+}
+
 static const char *nearest_section(const char *section)
 {
     int best = 0, best_distance = 1000;
@@ -85,7 +102,7 @@ static int nearest_key(const char *section, const char *name, int *distance)
     *distance = 1000;
     for (int i = 0; i < dt_n_keys; i++) {
         if (section && strcmp(dt_key_table[i].section, section) != 0) continue;
-        const int d = dt_edit_distance(name, dt_key_table[i].name);
+        const int d = key_distance(name, dt_key_table[i].name);
         if (d < *distance) best = i, *distance = d;
     }
     return best;
@@ -94,7 +111,7 @@ static int nearest_key(const char *section, const char *name, int *distance)
 /* True if a name may be a misspelling: at most half of its letters differ, and at least one is right. */
 static bool is_near(const char *name, const char *other)
 {
-    const int d = dt_edit_distance(name, other), len = (int)strlen(name);
+    const int d = key_distance(name, other), len = (int)strlen(name);
     return 2 * d <= len + 1 && d < len;
 }
 
@@ -222,16 +239,24 @@ static bool matches(const dt_key *k, const char *filter)
             (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
-/* List the keys whose name, or else whose meaning, contains a text: "run.threads, ...". False if there is none. */
-static bool list_containing(const char *text, char *out, size_t size)
+/* List the keys whose name contains a word or, else, a text, and if they are few, those whose meaning does:
+ * "run.threads, ...". False if there is none. */
+static bool list_containing(const char *text, bool only_words, char *out, size_t size)
 {
+    enum { FEW = 4 };
     size_t n = 0;
+    int n_keys = 0;
     out[0] = '\0';
-    for (int in_help = 0; in_help < 2 && n == 0; in_help++)
-        for (int i = 0; i < dt_n_keys && n < size; i++) {
+    for (int in_help = 0; in_help < 2 && n_keys < FEW; in_help++)
+        for (int i = 0; i < dt_n_keys; i++) {
             const dt_key *k = &dt_key_table[i];
-            if (strstr(in_help ? k->help : k->name, text))
-                n += (size_t)snprintf(out + n, size - n, "%s%s.%s", n ? ", " : "", k->section, k->name);
+            const bool named = only_words ? has_word(k->name, text) : strcasestr(k->name, text) != NULL,
+                       meant = only_words ? has_word(k->help, text) : strcasestr(k->help, text) != NULL;
+            if (in_help ? named || !meant : !named) continue;
+            if (n + strlen(k->section) + strlen(k->name) + sizeof ", ., ..." > size)
+                return snprintf(out + n, size - n, ", ..."), true;
+            n += (size_t)snprintf(out + n, size - n, "%s%s.%s", n ? ", " : "", k->section, k->name);
+            n_keys++;
         }
     return n > 0;
 }
@@ -249,7 +274,9 @@ static void explain_name(const char *name, char *why, size_t size)
         snprintf(why, size, "%s", absent);
     else if (dt_key_foreign_section(name))
         snprintf(why, size, "unknown section; such settings are in [%s]", dt_key_foreign_section(name));
-    else if (distance > 2 && section_distance > 1 && strlen(name) > 2 && list_containing(name, keys, sizeof keys))
+    else if (strlen(name) > 2 && dt_edit_distance(name, k->name) > 1 &&
+             (list_containing(name, true, keys, sizeof keys) ||
+              (distance > 2 && section_distance > 1 && list_containing(name, false, keys, sizeof keys))))
         snprintf(why, size, "unknown key; these contain it in their name or meaning: %s", keys);
     else if (is_near(name, near) && section_distance <= distance)
         snprintf(why, size, "unknown section; the nearest is [%s]", near);

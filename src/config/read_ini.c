@@ -91,12 +91,11 @@ static bool cut_line(reader *r, const char **begin, size_t *len)
     return true;
 }
 
-static dt_err take_line(reader *r, const char *begin, size_t len, char *line)
+static dt_err take_line(reader *r, size_t len, char *line)
 {
+    DT_CHECK(line, DT_ERR_MEMORY, "%s:%d: out of memory for a line", r->file_name, r->line);
     DT_CHECK(len <= DT_CONFIG_LINE_MAX, DT_ERR_USAGE, "%s:%d: expected lines of at most %d bytes, found %zu",
              r->file_name, r->line, DT_CONFIG_LINE_MAX, len);
-    memcpy(line, begin, len);
-    line[len] = '\0';
     DT_TRY(check_line(r, line));
     if (r->skipping) {
         *line = '\0';
@@ -111,18 +110,19 @@ static dt_err take_line(reader *r, const char *begin, size_t len, char *line)
 static char *read_line(char *out, int size, void *stream)
 {
     reader *r = stream;
-    char line[DT_CONFIG_LINE_MAX + 1];
     const char *begin;
     size_t len;
     free(r->long_value);
     r->long_value = NULL;
     if (!cut_line(r, &begin, &len)) return NULL;
-    dt_err err = take_line(r, begin, len, line);
+    char *line = strndup(begin, len);
+    dt_err err = take_line(r, len, line);
     if (err == DT_OK && strlen(line) + 2 > (size_t)size)
         err = dt_fail(DT_ERR_USAGE, "%s:%d: the line is too long for the INI library (%d bytes)", r->file_name, r->line,
                       size);
     dt_mistakes_add(r->mistakes, err);
     snprintf(out, (size_t)size, "%s\n", err == DT_OK ? line : "");
+    free(line);
     return out;
 }
 

@@ -243,7 +243,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     const bool any = s->n_samples > s->entry_first[s->n_entries];
     if (!any && dt_kind_of(opt->kind)->answers) return no_answer(item, s, &before, opt);
     DT_CHECK(any || !s->info.n_too_long, DT_ERR_DATA,
-             "%s: no sample has its images within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
+             "%s: no sample has its images within the first data.seq_len = %" PRId64
+             " tokens; raise data.seq_len (dtrain-data info FILE shows the lengths of its samples)",
+             item, opt->seq_len);
     DT_CHECK(any || !s->info.n_dropped, DT_ERR_DATA,
              "%s: no sample has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || opt->kind != DT_DATASET_PROMPTS, DT_ERR_DATA, "%s: the dataset has no prompts", item);

@@ -13,10 +13,10 @@ dt_err prompt_add_given(dt_prompt *p, const dt_prompt_reader *r)
 dt_err prompt_image_text(const dt_prompt *p, const dt_prompt_reader *r, const char *text, size_t *nbytes, char **with)
 {
     *with = NULL;
-    if (p->images.n == 0 || !r->image_text || memmem(text, *nbytes, r->image_text, strlen(r->image_text))) return DT_OK;
+    if (!r->image_text || memmem(text, *nbytes, r->image_text, strlen(r->image_text))) return DT_OK;
     if (r->image_alias) *with = dt_text_without_alias(r->image_alias, r->image_text, text, nbytes);
-    if (*with) return DT_OK;
-    *with = dt_text_after_images(r->image_text, !r->image_alias, p->images.n, text, nbytes);
+    if (*with || p->images.n == 0) return DT_OK; /* without images, prompt_expand refuses placeholders */
+    *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
     DT_CHECK(*with, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
     return DT_OK;
 }

@@ -127,7 +127,9 @@ static dt_err encode_messages(dt_prompt *p, const location *at, const json_t *li
                               dt_prompt_reader *r)
 {
     char head[512], what[600];
-    dt_messages m = {.image_text = r->n_image_tokens > 0 ? r->image_text : NULL, .image_alias = r->image_alias};
+    dt_messages m = {.image_text = r->n_image_tokens > 0 ? r->image_text : NULL,
+                     .image_alias = r->image_alias,
+                     .image_line = r->image_line};
     snprintf(what, sizeof what, "%s: %s", where(at, head, sizeof head), key);
     DT_CHECK(json_array_size(list) > 0, DT_ERR_DATA, "%s: expected messages, found none", what);
     DT_TRY(dt_prompt_reader_chat(r));

@@ -66,34 +66,70 @@ static dt_err native_size(const dt_preprocessor *p, const char *name, const dt_i
     return DT_OK;
 }
 
+/* get_optimal_tiled_canvas of transformers: the grid whose aspect ratio differs least from that of the image. Grids of
+ * the same difference are visited by their number of tiles, then by columns. A later one replaces the earlier one if
+ * the image fills more than half of it. */
+static void tiled_size(const dt_preprocessor *p, const dt_image *image, int64_t *height, int64_t *width)
+{
+    const double ratio = (double)image->width / image->height, area = (double)image->width * image->height;
+    double best = INFINITY;
+    *height = *width = p->cell;
+    for (int64_t n = p->min_tiles; n <= p->max_tiles; n++)
+        for (int64_t columns = 1; columns <= n; columns++) {
+            const int64_t rows = n / columns;
+            if (n % columns != 0) continue;
+            const double off = fabs(ratio - (double)columns / (double)rows);
+            if (off > best || (off == best && area <= 0.5 * p->cell * p->cell * (double)n)) continue;
+            best = off;
+            *height = rows * p->cell, *width = columns * p->cell;
+        }
+}
+
+static dt_err size_of(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *height,
+                      int64_t *width)
+{
+    if (p->max_tiles == 0) return native_size(p, name, image, height, width);
+    tiled_size(p, image, height, width);
+    return DT_OK;
+}
+
+/* Does a cell with the whole image follow the others? */
+static bool adds_whole(const dt_preprocessor *p, int64_t n_cells) { return p->max_tiles > 0 && n_cells > 1; }
+
 dt_err dt_image_grid(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *rows, int64_t *columns)
 {
     int64_t height, width;
     *rows = *columns = 1;
     if (!p->cell) return DT_OK;
-    DT_TRY(native_size(p, name, image, &height, &width));
+    DT_TRY(size_of(p, name, image, &height, &width));
     *rows = height / p->cell, *columns = width / p->cell;
+    if (p->max_tiles) *rows *= *columns, *columns = 1;
+    *rows += adds_whole(p, *rows);
     DT_CHECK(*rows <= DT_IMAGE_MAX_CELLS && *columns <= DT_IMAGE_MAX_CELLS && *rows * *columns <= DT_IMAGE_MAX_CELLS,
              DT_ERR_DATA, "%s: the image has %lld x %lld cells: expected at most %d cells; lower max_pixels", name,
              (long long)*columns, (long long)*rows, (int)DT_IMAGE_MAX_CELLS);
     return DT_OK;
 }
 
-/* Resize, then move each row of pixels to its cells. */
+/* Resize, then move each row of pixels to its cells. The whole image follows tiles. */
 static dt_err prepare_cells(const dt_preprocessor *p, const char *name, const dt_image *image, uint8_t *out)
 {
     int64_t height, width;
     const int64_t row = 3 * (int64_t)p->cell, cell = row * p->cell;
-    DT_TRY(native_size(p, name, image, &height, &width));
+    DT_TRY(size_of(p, name, image, &height, &width));
+    const int64_t n = height / p->cell * (width / p->cell);
     uint8_t *all = malloc((size_t)(3 * height * width));
     DT_CHECK(all, DT_ERR_MEMORY, "out of memory for an image of %lld x %lld pixels", (long long)width,
              (long long)height);
     const window whole = {.width = width, .height = height};
-    const dt_err err = dt_image_resize(image, width, height, p->resample, whole, all, 3 * (size_t)width);
+    dt_err err = dt_image_resize(image, width, height, p->resample, whole, all, 3 * (size_t)width);
     for (int64_t y = 0; err == DT_OK && y < height; y++)
         for (int64_t x = 0; x < width / p->cell; x++)
             memcpy(out + (y / p->cell * (width / p->cell) + x) * cell + y % p->cell * row,
                    all + y * 3 * width + x * row, (size_t)row);
+    if (err == DT_OK && adds_whole(p, n))
+        err = dt_image_resize(image, p->cell, p->cell, p->resample, (window){.width = p->cell, .height = p->cell},
+                              out + n * cell, (size_t)row);
     free(all);
     return err;
 }

@@ -16,6 +16,7 @@ static const struct kind {
     bool squares;    /* use_square_size is read */
     bool bilinear;   /* default of resample, else bicubic */
     bool native;     /* images keep their size, rounded to whole cells */
+    bool tiles;      /* images are divided into tiles */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -29,6 +30,7 @@ static const struct kind {
     {"CLIP", .shortest_edge = 224, .crop = true, .squares = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Siglip", .side = 224, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
     {"Qwen2VL", .native = true, .mean = CLIP_MEAN, .std = CLIP_STD},
+    {"GotOcr2", .side = 384, .tiles = true, .mean = CLIP_MEAN, .std = CLIP_STD},
     {"Gemma3", .side = 224, .bilinear = true, .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}},
     {"Llava", .shortest_edge = 224, .crop = true, .pads = true, .mean = CLIP_MEAN, .std = CLIP_STD},
 };
@@ -60,8 +62,8 @@ static dt_err read_kind(const dt_spec *s, const struct kind **kind)
     *kind = kind_of(type);
     if (*kind) return DT_OK;
     return dt_spec_bad(s, *type ? key : "image_processor_type",
-                       "CLIPImageProcessor, SiglipImageProcessor, LlavaImageProcessor, Gemma3ImageProcessor or "
-                       "Qwen2VLImageProcessor");
+                       "CLIPImageProcessor, SiglipImageProcessor, LlavaImageProcessor, Gemma3ImageProcessor, "
+                       "GotOcr2ImageProcessor or Qwen2VLImageProcessor");
 }
 
 /* An enabled step that is not implemented here would change the pixels. */
@@ -184,6 +186,8 @@ static dt_err read_native(const dt_spec *s, dt_preprocessor *p)
     if (p->pad) return dt_spec_bad(s, "do_pad", "false, because only LlavaImageProcessor pads to a square");
     if (dt_spec_get(s, "size", &size)) {
         DT_TRY(dt_spec_only(&size, "shortest_edge longest_edge min_pixels max_pixels"));
+        DT_TRY(dt_spec_int(&size, "min_pixels", 1, most, &p->min_pixels));
+        DT_TRY(dt_spec_int(&size, "max_pixels", 1, most, &p->max_pixels));
         DT_TRY(dt_spec_int(&size, "shortest_edge", 1, most, &p->min_pixels));
         DT_TRY(dt_spec_int(&size, "longest_edge", 1, most, &p->max_pixels));
     }
@@ -233,6 +237,22 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     return dt_spec_bad(s, resize ? "do_center_crop" : "do_resize", "true, because image sizes would differ otherwise");
 }
 
+/* After the other steps, which may only resize to a square. crop_to_patches is not read: transformers' processor of
+ * InternVL sets it. */
+static dt_err read_tiles(const dt_spec *s, dt_preprocessor *p)
+{
+    enum { MOST = 1024 };
+    p->min_tiles = 1, p->max_tiles = 12;
+    DT_TRY(dt_spec_int(s, "min_patches", 1, MOST, &p->min_tiles));
+    DT_TRY(dt_spec_int(s, "max_patches", 1, MOST, &p->max_tiles));
+    if (p->min_tiles > p->max_tiles) return dt_spec_bad(s, "min_patches", "at most max_patches");
+    if (p->crop_height) return dt_spec_bad(s, "do_center_crop", "false, because images are divided into tiles");
+    if (!p->height) return dt_spec_bad(s, "do_resize", "true, because images are divided into tiles");
+    if (p->height != p->width) return dt_spec_bad(s, "size", "equal height and width");
+    p->cell = p->width;
+    return DT_OK;
+}
+
 static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
 {
     bool rescale = true, normalise = true;
@@ -264,6 +284,7 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     DT_TRY(read_kind(s, &kind));
     DT_TRY(refuse_other_steps(s));
     DT_TRY(kind->native ? read_native(s, p) : read_steps(s, kind, p));
+    if (kind->tiles) DT_TRY(read_tiles(s, p));
     DT_TRY(read_numbers(s, kind, p));
     p->json = json_dumps(s->value, JSON_INDENT(2));
     DT_CHECK(p->json, DT_ERR_MEMORY, "%s: out of memory for its text", s->file);
@@ -328,7 +349,9 @@ static void say_size(const dt_preprocessor *p, char *text, size_t size)
 {
     static const char *const filters[] = {"nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming"};
     const char *how = filters[p->resample];
-    if (p->cell)
+    if (p->max_tiles)
+        snprintf(text, size, "tiles of %d x %d pixels, %s", p->cell, p->cell, how);
+    else if (p->cell)
         snprintf(text, size, "cells of %d x %d patches of %d pixels, %s", p->merge, p->merge, p->patch, how);
     else if (p->shortest_edge)
         snprintf(text, size, "shortest edge %d, %s", p->shortest_edge, how);

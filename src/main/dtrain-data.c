@@ -116,6 +116,7 @@ static const tool_row rows[] = {
      "MiniOneRec's"},
     {"as-chat", NULL, TO(make.as_chat),
      "write plain-text prompts and completions as a user's and an assistant's turn"},
+    {"no-think", NULL, TO(make.no_think), "prompts: request answers without thinking, if the template supports it"},
     {"mask", "MASK", TO(make.mask),
      "sft: tokens to train on: full (all but the first), completion (everything after the prompt; in a chat, the last "
      "answer), assistant (all answers and their end tokens), or auto (full for text, completion for records with a "
@@ -203,31 +204,47 @@ static dt_err parse(int argc, char **argv, options *c)
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
+    dt_err err = DT_OK;
     DT_TRY(dt_model_config_parse(&mc, path, text));
     if (mc.vision) {
-        if (!o->n_tokens) o->n_tokens = mc.vision->n_tokens;
+        const int64_t n = mc.vision->n_tokens;
+        if ((mc.vision->grids || mc.vision->wrapped) && o->n_tokens && o->n_tokens != n)
+            err = dt_fail(DT_ERR_USAGE, "--image-tokens: expected %" PRId64 "%s, as in %s, found %" PRId64, n,
+                          mc.vision->grids ? " for each cell of an image" : "", path, o->n_tokens);
+        if (!o->n_tokens) o->n_tokens = n;
         o->token_id = mc.vision->image_token;
         o->size = mc.vision->image_size;
-        o->grids = mc.vision->grids;
+        o->grids = dt_vision_has_cells(mc.vision);
         memcpy(o->around, mc.vision->around, sizeof o->around);
-        o->wrapped = mc.vision->wrapped;
+        memcpy(o->around_name, mc.vision->tower->around, sizeof o->around_name);
+        o->wrapped = mc.vision->wrapped || mc.vision->tiles;
+        o->image_line = mc.vision->tiles;
     }
     dt_model_config_free(&mc);
-    return DT_OK;
+    return err;
 }
 
 /* A CLIP or SigLIP tower without projector: its number of patches, assuming that the projector keeps it. */
-static void ask_tower(const json_t *config, dt_image_options *o)
+static dt_err ask_tower(const char *directory, const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
                  *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
-    const dt_tower *kind = dt_tower_find(json_string_value(json_object_get(config, "model_type")));
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const dt_tower *kind = dt_tower_find(type);
+    if (vision && type && !kind) { /* another model: its tower is not used, but its tokenizer may be */
+        DT_CHECK(directory != o->preprocessor, DT_ERR_DATA,
+                 "%s/config.json: model_type: expected a vision-language model that dtrain reads, or a tower (CLIP, "
+                 "SigLIP), found \"%.60s\"",
+                 directory, type);
+        return DT_OK;
+    }
     const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch  ? (int64_t)json_integer_value(patch)
                                                                           : kind ? kind->patch_size
                                                                                  : 0;
-    if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return;
+    if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return DT_OK;
     o->size = S;
     if (!o->n_tokens) o->n_tokens = (S / P) * (S / P);
+    return DT_OK;
 }
 
 static dt_err ask_model(const char *directory, dt_image_options *o)
@@ -244,7 +261,7 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
         if (json_object_get(config, "vision_config") && dt_model_has_vision(config))
             err = ask_llava(path, text, o);
         else
-            ask_tower(config, o);
+            err = ask_tower(directory, config, o);
     }
     json_decref(config);
     free(text);

@@ -350,7 +350,7 @@ static dt_err converse(app *a)
     g.n_slots = 1;
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
     g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
-    generate_size_images(a, &g, INT32_MAX);
+    generate_size_images(a, &g, len);
     /* also at stage 0, so that all ranks learn of failures on rank 0 */
     g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL;
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));

@@ -109,10 +109,13 @@ dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record,
         s->image_names =
             dt_mix64(s->image_names) ^ dt_hash_bytes(record->images.path[i], strlen(record->images.path[i]));
     const dt_sample *same = find_same(p, s);
+    /* images of native resolution have a size of their own, which prepare() reserves */
+    const size_t nbytes = same                     ? (size_t)same->n_images * each
+                          : !recipe->images->grids ? (size_t)s->n_whole_images * each
+                                                   : 0;
+    dt_text_reserve(&p->pixels, nbytes);
+    DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
     if (same) {
-        const size_t nbytes = (size_t)same->n_images * each;
-        dt_text_reserve(&p->pixels, nbytes);
-        DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
         memcpy(p->pixels.bytes + p->pixels.n, p->pixels.bytes + same->first_pixel, nbytes);
         p->pixels.n += nbytes;
         s->n_images = same->n_images;

@@ -215,9 +215,10 @@ static dt_err check_options(const dt_make_options *o)
     const dt_image_options *i = &o->images;
     DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
              "an image folder or captions need images: expected a preprocessor (--images)");
-    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS && i->token && i->token[0]),
-             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d tokens per image, found %" PRId64,
-             DT_MAX_IMAGE_TOKENS, i->n_tokens);
+    DT_CHECK(!i->preprocessor || (i->token && i->token[0]), DT_ERR_USAGE,
+             "image token: expected the text of a token, found nothing");
+    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS), DT_ERR_USAGE,
+             "image tokens: expected 1 to %d tokens per image, found %" PRId64, DT_MAX_IMAGE_TOKENS, i->n_tokens);
     DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
              "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
@@ -244,6 +245,7 @@ static dt_err read_options(make *k)
                                  .kind = (dt_dataset_kind)kind,
                                  .mask = (dt_mask)mask,
                                  .as_chat = o->as_chat,
+                                 .no_think = o->no_think,
                                  .safer = preference == 1,
                                  .weight_key = o->weight_key};
     k->recipe.max_length = o->max_length;
@@ -346,10 +348,6 @@ static dt_err name_image(make *k)
     const dt_image_options *o = &k->opt->images;
     const int32_t ids[3] = {o->around[0], o->token_id, o->around[1]};
     size_t n;
-    DT_CHECK(o->grids, DT_ERR_USAGE,
-             "%s: images of different sizes need the model: expected its config.json in the directory of --images or "
-             "--tokenizer",
-             o->preprocessor);
     k->images.token = o->token_id;
     k->image_text = dt_decode(k->tokenizer, ids, 3, false, &n);
     DT_CHECK(k->image_text, DT_ERR_MEMORY, "out of memory for the name of an image");
@@ -365,8 +363,8 @@ static dt_err open_wrapping(make *k, dt_encoder **e)
     DT_TRY(dt_encoder_open(e, k->tokenizer));
     if (!o->preprocessor || !o->wrapped) return DT_OK;
     free(k->image_text);
-    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, o->around, o->token_id, &k->image_text),
-                           "%s: ", k->opt->tokenizer);
+    const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
+    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, &wrap, &k->image_text), "%s: ", k->opt->tokenizer);
 }
 
 static dt_err wrap_images(make *k)
@@ -385,7 +383,14 @@ static dt_err open_images(make *k)
     if (!o->preprocessor) return DT_OK;
     DT_TRY(dt_preprocessor_read(o->preprocessor, p));
     DT_CHECK(p->cell || !o->grids, DT_ERR_DATA,
-             "%s: expected a Qwen2VLImageProcessor, because images of the model are grids of cells", o->preprocessor);
+             "%s: image_processor_type: expected that of the model, because its images have different sizes",
+             o->preprocessor);
+    DT_CHECK(!p->cell || o->grids, DT_ERR_USAGE,
+             "%s: images of different sizes need the model: expected its config.json in the directory of --images or "
+             "--tokenizer",
+             o->preprocessor);
+    DT_CHECK(!p->cell || (p->max_tiles > 0) == o->wrapped, DT_ERR_DATA,
+             "%s: image_processor_type: expected that of the model", o->preprocessor);
     DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
              "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,
              DT_MAX_IMAGE_SIZE, p->out_height, p->out_width);
@@ -394,7 +399,7 @@ static dt_err open_images(make *k)
              p->out_width, o->size);
     k->images =
         (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .grids = p->cell > 0, .preprocessor = p->json};
-    DT_TRY(p->cell ? name_image(k) : o->wrapped ? wrap_images(k) : find_placeholder(k, &k->images.token));
+    DT_TRY(o->wrapped ? wrap_images(k) : p->cell ? name_image(k) : find_placeholder(k, &k->images.token));
     DT_CHECK(o->token_id < 0 || o->token_id == k->images.token, DT_ERR_DATA,
              "%s: \"%s\" has the id %" PRId32 " in this tokenizer, but the model's config.json says %" PRId32,
              k->opt->tokenizer, o->token, k->images.token, o->token_id);
@@ -404,6 +409,7 @@ static dt_err open_images(make *k)
     k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = k->image_text ? k->image_text : o->token;
     k->recipe.rules.image_alias = k->image_text ? o->token : NULL;
+    k->recipe.rules.image_line = !k->image_text || o->image_line;
     k->recipe.rules.captions = o->captions;
     const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
     return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;

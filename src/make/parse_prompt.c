@@ -65,7 +65,7 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
     DT_TRY(dt_add_history(m, json));
     DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(text), json_string_length(text)));
     DT_TRY(dt_begin_with_system(m, json));
-    return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
+    return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->no_think ? DT_CHAT_NO_THINK : 0));
 }
 
 static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
@@ -83,7 +83,7 @@ static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rul
                  "prompt: expected a question at the end, found an answer");
         DT_TRY(dt_check_context(json, true));
         DT_TRY(dt_begin_with_system(&r->messages[0], json));
-        return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
+        return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->no_think ? DT_CHAT_NO_THINK : 0));
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");
     if (rules->as_chat) return add_question(r, json, prompt, rules);

@@ -1,6 +1,7 @@
 /* parse_record.c - determines the kind of a record by its keys, and parses it as that kind does (algorithms.md A.1).
  * The type of every value is checked, because a partly read record would train on wrong data. */
 #include "record_kinds.h"
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,29 @@ dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why)
     return DT_OK;
 }
 
+/* The longest run of letters and digits in a text. */
+static dt_span longest_word(const char *text, size_t nbytes)
+{
+    dt_span word = {.text = text};
+    for (size_t i = 0, n; i < nbytes; i += n + 1) {
+        for (n = 0; i + n < nbytes && isalnum((unsigned char)text[i + n]); n++) continue;
+        if (n > word.nbytes) word = (dt_span){.text = text + i, .nbytes = n};
+    }
+    return word;
+}
+
+/* Templates may change the white space, quotes and escapes of a message, but not its words. A message that is not an
+ * answer and has none of its words in the text was left out. */
+static void find_left_out(dt_messages *m, const char *text)
+{
+    for (int i = 0; i < m->n && text; i++) {
+        dt_message *one = &m->item[i];
+        const dt_span word = longest_word(one->text, one->nbytes);
+        one->left_out |=
+            one->role != DT_ROLE_ASSISTANT && word.nbytes > 0 && !memmem(text, strlen(text), word.text, word.nbytes);
+    }
+}
+
 /* The end of text follows an answer whose template has no end token of its own. */
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
@@ -74,7 +98,9 @@ dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, 
     s->eos =
         !(flags & DT_CHAT_GENERATE) && last && last->role == DT_ROLE_ASSISTANT && dt_chat_end_token(rules->chat) < 0;
     s->eos_target = s->eos && last->learn & DT_LEARN_CONTENT;
-    return dt_chat_render(rules->chat, m->item, m->n, m->tools, flags, &s->pieces);
+    DT_TRY(dt_chat_render(rules->chat, m->item, m->n, m->tools, flags, &s->pieces));
+    if (r->images.n == 0) find_left_out(m, s->pieces.owned); /* placeholders replace text */
+    return DT_OK;
 }
 
 dt_err dt_open_messages(json_t *record)
@@ -203,6 +229,7 @@ static void reset(dt_parsed_record *r, const dt_rules *rules)
         dt_messages_clear(&r->messages[s]);
         r->messages[s].image_text = rules->image_text;
         r->messages[s].image_alias = rules->image_alias;
+        r->messages[s].image_line = rules->image_line;
         dt_pieces_clear(&r->side[s].pieces);
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }

@@ -18,10 +18,11 @@ typedef struct dt_rules {
     bool any_kind; /* detect the kind; else kind is required */
     dt_dataset_kind kind;
     dt_mask mask;
-    bool as_chat, safer;
+    bool as_chat, safer, no_think;
     const char *weight_key;
     const char *image_text;   /* image placeholder in texts; NULL: records have no images */
     const char *image_alias;  /* another text for it in conversations; NULL: none */
+    bool image_line;          /* as dt_messages */
     bool captions;            /* chats are image captions, rendered without a template */
     const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;

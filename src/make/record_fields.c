@@ -148,6 +148,7 @@ void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from)
     to->n_others += from->n_others;
     to->n_calls += from->n_calls;
     to->n_tools += from->n_tools;
+    to->n_left_out += from->n_left_out;
     if (to->n_in_row + to->n_without_user == 0) snprintf(to->first_odd, sizeof to->first_odd, "%s", from->first_odd);
     to->n_in_row += from->n_in_row;
     to->n_without_user += from->n_without_user;
@@ -193,7 +194,10 @@ void dt_count_ignored(dt_field_counts *c, const dt_parsed_record *r, const json_
                                    "answers ";
     const char *key;
     json_t *value;
-    for (int i = 0; i < r->messages[0].n; i++) c->n_calls += r->messages[0].item[i].call_is_text;
+    for (int i = 0; i < r->messages[0].n; i++) {
+        c->n_calls += r->messages[0].item[i].call_is_text;
+        c->n_left_out += r->messages[0].item[i].left_out;
+    }
     c->n_tools += r->messages[0].tools_are_text;
     json_object_foreach((json_t *)json, key, value)
     {

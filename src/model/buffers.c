@@ -49,6 +49,7 @@ static void place_experts(const dt_model *m, struct arena *a, struct expert_acts
 {
     const int64_t T = m->opt.max_tok, N = T * m->k;
     s->prob = dt_take(a, T, m->E, sizeof(float));
+    s->lse = dt_take(a, dt_squares(m) ? T : 0, 2, sizeof(float));
     s->weight = dt_take(a, N, 1, sizeof(float));
     s->expert = dt_take(a, N, 1, sizeof(int32_t));
     s->start = dt_take(a, m->E > 0 ? m->E + 1 : 0, 1, sizeof(int32_t));
@@ -233,6 +234,7 @@ static void place_mixers(dt_model *m, struct arena *a)
     const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
     const dt_delta d = dt_block_delta(m); /* for the largest batch */
     m->s.delta_elems = m->H > 0 ? m->ops->delta_scratch_elems(m->dev, &d, m->opt.training) : 0;
+    m->s.grouped = dt_take(a, m->mc->linear_grouped ? m->opt.max_tok : 0, m->I, m->elem);
     m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
     m->s.gated = dt_take(a, gated, m->Q, m->elem);
     m->s.delta = dt_take(a, m->s.delta_elems, 1, sizeof(float));

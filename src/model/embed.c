@@ -36,19 +36,19 @@ static bool fits(const dt_model *m, int part, dt_dtype dtype)
     return part == DT_CODES || part == DT_BLOCKS || dtype == (is_float ? DT_F32 : m->opt.dtype);
 }
 
-dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)
+dt_err dt_params_acquire(const dt_model *m, int unit, dt_param_view *w)
 {
     DT_TRY(m->source->params_acquire(m->source->self, m->opt.first_unit + unit, w));
     for (int p = 0; p < DT_N_PARTS; p++) DT_EXPECT(!w->part[p].data || fits(m, p, w->part[p].dtype));
     return DT_OK;
 }
 
-dt_err dt_params_release(dt_model *m, int unit)
+dt_err dt_params_release(const dt_model *m, int unit)
 {
     return m->source->params_release(m->source->self, m->opt.first_unit + unit);
 }
 
-dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
+dt_err dt_grads_acquire(const dt_model *m, int unit, dt_grad_view *g)
 {
     *g = (dt_grad_view){0};
     if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
@@ -57,7 +57,7 @@ dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
     return DT_OK;
 }
 
-dt_err dt_grads_release(dt_model *m, int unit)
+dt_err dt_grads_release(const dt_model *m, int unit)
 {
     if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
     return m->source->grads_release(m->source->self, m->opt.first_unit + unit);

@@ -64,8 +64,8 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     }
 }
 
-/* The adapter of all experts of a slot. */
-static void find_expert_adapter(struct linear *l, const dt_unit *u, const char *name)
+/* The adapter of a router, or of all experts of a slot, by the name of the parameter. */
+static void find_parameter_adapter(struct linear *l, const dt_unit *u, const char *name)
 {
     const dt_tensor *a = find_part(u, name, "lora_A.weight"), *b = find_part(u, name, "lora_B.weight");
     if (!a || !b) return;
@@ -108,26 +108,30 @@ struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name
 
 struct norm dt_norm_at(const dt_unit *u, const char *name)
 {
-    return (struct norm){at(find_part(u, name, "weight")), at(find_part(u, name, "bias"))};
+    return (struct norm){.w = at(find_part(u, name, "weight")), .b = at(find_part(u, name, "bias"))};
 }
 
 /* The location of a module's weight, or of no tensor. */
 static struct tensor_at weight_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    return at(k ? find_part(u, k->name, "weight") : NULL);
+    return at(!k ? NULL : k->flags & BARE ? find(u, k->name) : find_part(u, k->name, "weight"));
 }
 
-static const struct norm NO_NORM = {{.offset = -1}, {.offset = -1}};
+static const struct norm NO_NORM = {.w = {.offset = -1}, .b = {.offset = -1}};
 
 static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    return k ? dt_norm_at(u, k->name) : NO_NORM;
+    struct norm n = k ? dt_norm_at(u, k->name) : NO_NORM;
+    n.w = weight_of(u, of, slot);
+    n.only_scales = slot == SLOT_SCALE1 || slot == SLOT_SCALE2;
+    return n;
 }
 
-/* The linear layer of a slot: one matmul computes its modules. Experts: found by the first one's. */
-static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct block *b, enum slot slot)
+/* The linear layer of a slot: one matmul computes its modules. Experts: found by the first one's in this unit. */
+static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct block *b, enum slot slot,
+                               int64_t expert)
 {
     const struct module *first = dt_family_find_in(m->mc->family->block, slot, b->traits);
     char names[MAX_LOW][64];
@@ -136,7 +140,7 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     int n = 0;
     for (const struct module *k = first; k->slot == slot && k->name; k++) {
         if (k->only_if && !dt_family_has(m->mc, k->only_if)) continue;
-        dt_module_name(k, 0, names[n]);
+        dt_module_name(k, expert, names[n]);
         of.name[n] = names[n];
         of.n_out[n++] = dt_family_size(m->mc, k->out);
         n_in = dt_family_size(m->mc, k->in);
@@ -145,7 +149,12 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     const struct family_fused *fused = dt_family_fused(m->mc->family, slot);
     l.n_groups = first->flags & PER_EXPERT ? (int)m->E : 0;
     if (l.n_groups > 0) l.n_rows = m->k;
-    if (l.n_groups > 0 && fused && !m->opt.no_adapters) find_expert_adapter(&l, u, fused->name);
+    if (l.n_groups > 0 && fused && !m->opt.no_adapters) find_parameter_adapter(&l, u, fused->name);
+    if (slot == SLOT_ROUTER && !m->opt.no_adapters) {
+        char name[80];
+        snprintf(name, sizeof name, "%s.weight", names[0]);
+        find_parameter_adapter(&l, u, name);
+    }
     l.in_fp32 = slot == SLOT_ROUTER || slot == SLOT_MLP_GATE;
     return l;
 }
@@ -172,20 +181,42 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
     return complete;
 }
 
-/* A tensor without ".weight". */
-static struct tensor_at alone(const dt_unit *u, const struct module *of, enum slot slot)
-{
-    const struct module *k = dt_family_find(of, slot);
-    return at(k ? find(u, k->name) : NULL);
-}
-
 static bool find_delta(const dt_unit *u, const struct module *of, struct block *b)
 {
     b->conv = weight_of(u, of, SLOT_CONV);
     b->delta_norm = weight_of(u, of, SLOT_DELTA_NORM);
-    b->dt_bias = alone(u, of, SLOT_DT_BIAS);
-    b->a_log = alone(u, of, SLOT_A_LOG);
+    b->dt_bias = weight_of(u, of, SLOT_DT_BIAS);
+    b->a_log = weight_of(u, of, SLOT_A_LOG);
     return dt_exists(b->conv) && dt_exists(b->delta_norm) && dt_exists(b->dt_bias) && dt_exists(b->a_log);
+}
+
+/* Find the units of the block's experts, which follow its own. */
+static dt_err find_parts(const dt_model *m, int unit, struct block *b)
+{
+    int n = 0;
+    while (unit + 1 + n < m->n_units && m->units[unit + 1 + n].role == DT_UNIT_EXPERTS) n++;
+    DT_EXPECT(n % 2 == 0);
+    b->parts = &m->parts[unit], b->n_parts = n / 2;
+    for (int i = 0; i < n; i++) {
+        struct expert_part *p = &m->parts[unit + i];
+        const dt_unit *u = &m->units[unit + 1 + i];
+        const enum slot slot = i < n / 2 ? SLOT_EXPERT_UP : SLOT_EXPERT_DOWN;
+        const int64_t first = i % (n / 2) * m->mc->expert_group_size;
+        const struct linear l = linear_of(m, u, b, slot, first);
+        struct linear *whole = &b->linear[slot];
+        DT_EXPECT(dt_exists(l.w) && first < m->E);
+        *p = (struct expert_part){.unit = unit + 1 + i,
+                                  .first = (int)first,
+                                  .n = (int)dt_min_i64(m->mc->expert_group_size, m->E - first),
+                                  .w = l.w,
+                                  .blocks = l.blocks,
+                                  .scale = l.scale,
+                                  .finer = l.finer};
+        /* for sizes, and for what backward needs; matmuls use those of the parts */
+        if (first == 0) whole->w = l.w, whole->w_ld = l.w_ld, whole->in_first = l.in_first;
+        if (dt_is_trained(l.w)) whole->w = l.w;
+    }
+    return DT_OK;
 }
 
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
@@ -194,12 +225,17 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     bool complete = find_branches(u, m->mc->family, b);
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
-    b->correction = alone(u, of, SLOT_CORRECTION);
-    b->sinks = alone(u, of, SLOT_SINKS);
+    b->correction = weight_of(u, of, SLOT_CORRECTION);
+    b->sinks = weight_of(u, of, SLOT_SINKS);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
         const struct module *first = dt_family_find_in(of, s, b->traits);
         const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
-        b->linear[s] = here ? linear_of(m, u, b, s) : NO_LINEAR;
+        b->linear[s] = here ? linear_of(m, u, b, s, 0) : NO_LINEAR;
+    }
+    DT_TRY(find_parts(m, (int)(u - m->units), b));
+    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
+        const struct module *first = dt_family_find_in(of, s, b->traits);
+        const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
         complete = complete && here == dt_exists(b->linear[s].w);
     }
     const bool normed = m->mc->qk_norm && !b->traits.linear;
@@ -233,17 +269,16 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
-    const struct module *of = m->mc->family->embed, *class = dt_family_find(of, SLOT_CLASS),
-                        *patches = dt_family_find(of, SLOT_PATCHES);
+    const struct module *of = m->mc->family->embed, *patches = dt_family_find(of, SLOT_PATCHES);
     if (u->role != DT_UNIT_PATCHES) return DT_OK;
     DT_EXPECT(v && patches);
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
     k->conv = dt_linear_at(m, u, patches->name, 3 * (v->grids ? v->n_frames : 1) * v->patch_size * v->patch_size, m->C);
-    k->token = at(class ? find(u, class->name) : NULL);
+    k->token = weight_of(u, of, SLOT_CLASS);
     k->pre = norm_of(u, of, SLOT_PRE_NORM);
-    DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (class != NULL) &&
+    DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (dt_family_find(of, SLOT_CLASS) != NULL) &&
               dt_exists(k->pre.w) == (dt_family_find(of, SLOT_PRE_NORM) != NULL));
     return DT_OK;
 }
@@ -306,14 +341,22 @@ static dt_err find_stages(dt_model *m)
         int *only = embed ? &m->embed_unit : head ? &m->head_unit : NULL;
         DT_EXPECT((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0));
         if (only) *only = u;
-        if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
+        if (!only && role != DT_UNIT_CARRIED && role != DT_UNIT_EXPERTS)
+            DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
     for (int i = 0; i < N_BRANCHES; i++) m->stages[m->n_stages].block.branch[i].post = NO_NORM; /* the empty one */
     DT_EXPECT(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L);
     return DT_OK;
 }
 
-static bool has_trained(const dt_model *m, int unit) { return m->units[unit].flat_len[DT_TRAINED] > 0; }
+/* Is there a trained part in the unit, or in those of its experts? */
+static bool has_trained(const dt_model *m, int unit)
+{
+    bool has = m->units[unit].flat_len[DT_TRAINED] > 0;
+    while (++unit < m->n_units && m->units[unit].role == DT_UNIT_EXPERTS)
+        has = has || m->units[unit].flat_len[DT_TRAINED] > 0;
+    return has;
+}
 
 /* Determine which stages backward reaches, and assign each its set of activations. */
 static void number_sets(dt_model *m)

@@ -35,7 +35,7 @@ static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with)
 {
-    dt_matmul mm = {.bias = dt_weight(w, l->b),
+    dt_matmul mm = {.bias = with.bias ? with.bias : dt_weight(w, l->b),
                     .m = n_rows,
                     .n = l->n_out,
                     .k = l->n_in,
@@ -135,8 +135,9 @@ dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_v
                        float *mean, float *rstd, int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
-    const dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
-    if (m->mc->rms_norm) return m->ops->rmsnorm_forward(m->dev, &rms, x, weight, y, rstd, m->stream);
+    dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
+    rms.only_scales = n->only_scales;
+    if (m->mc->rms_norm || n->only_scales) return m->ops->rmsnorm_forward(m->dev, &rms, x, weight, y, rstd, m->stream);
     return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, mean, rstd, n_rows, m->C, rms.eps,
                                      m->opt.dtype, m->stream);
 }
@@ -151,8 +152,9 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
-    const dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
-    if (m->mc->rms_norm)
+    dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
+    rms.only_scales = n->only_scales;
+    if (m->mc->rms_norm || n->only_scales)
         return m->ops->rmsnorm_backward(m->dev, &rms, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype,
                                         g->accumulate, m->s.norm, m->stream);
     return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype,

@@ -1,6 +1,7 @@
 /* mix_delta.c - linear attention with the gated delta rule as the mixer of a branch (docs/algorithms.md, 8.8). One
  * matmul computes q, k, v, z, b and a. A convolution over tokens mixes q, k and v. Decay and strength come from a and
- * b. The output of the delta rule passes a norm by head and is multiplied by silu(z).
+ * b. The output of the delta rule passes a norm by head and is multiplied by silu(z). The columns of the matmul may be
+ * grouped by key head: q, k, v and z of each, then b and a of each. They are then copied.
  *
  * Passes without a cache use the chunked form. Generation goes token by token: its results do not depend on how a text
  * is divided into passes. */
@@ -53,6 +54,27 @@ static void *b_in(const dt_model *m, void *in) { return dt_at(in, m->M + m->Z, m
 static void *a_in(const dt_model *m, void *in) { return dt_at(in, m->M + m->Z + m->H, m->elem); }
 static void *k_in(const dt_model *m, void *mixed) { return dt_at(mixed, (m->M - m->Z) / 2, m->elem); }
 static void *v_in(const dt_model *m, void *mixed) { return dt_at(mixed, m->M - m->Z, m->elem); }
+
+/* in from the columns of the matmul, in s.grouped; back: the reverse, of the gradients. */
+static dt_err regroup(const dt_model *m, void *in, bool back)
+{
+    const int64_t n = m->mc->linear_num_key_heads, k = m->mc->linear_key_head_dim, v = m->Z / n, h = m->H / n;
+    const struct {
+        int64_t width, in, grouped, group; /* grouped: column of the first group; group: their distance */
+    } parts[] = {{k, 0, 0, 2 * (k + v)},
+                 {k, n * k, k, 2 * (k + v)},
+                 {v, 2 * n * k, 2 * k, 2 * (k + v)},
+                 {v, m->M, 2 * k + v, 2 * (k + v)},
+                 {h, m->M + m->Z, m->M + m->Z, 2 * h},
+                 {h, m->M + m->Z + m->H, m->M + m->Z + h, 2 * h}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        void *at = dt_at(in, parts[i].in, m->elem), *grouped = dt_at(m->s.grouped, parts[i].grouped, m->elem);
+        dt_blocks b = {m->n_tok, n, parts[i].width, m->I, parts[i].group, m->I, parts[i].width, m->opt.dtype};
+        if (back) b.x_block = parts[i].width, b.y_block = parts[i].group;
+        DT_TRY(m->ops->copy_blocks(m->dev, &b, back ? at : grouped, back ? grouped : at, m->stream));
+    }
+    return DT_OK;
+}
 
 /* ---- states of generation ---------------------------------------------------------------------------------------- */
 
@@ -132,7 +154,9 @@ dt_err dt_delta_mix(const dt_model *m, const struct block *b, const dt_param_vie
     const struct with_matmul alone = {.low = acts->low[SLOT_DELTA_IN]};
     const dt_delta_gates gates = gates_of(m);
     *inner = a->normed;
-    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_DELTA_IN], w, x, m->C, a->in, m->I, m->n_tok, alone));
+    void *to = m->mc->linear_grouped ? m->s.grouped : a->in;
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_DELTA_IN], w, x, m->C, to, m->I, m->n_tok, alone));
+    if (m->mc->linear_grouped) DT_TRY(regroup(m, a->in, false));
     DT_TRY(mix_tokens(m, b, w, a, cache));
     DT_TRY(m->ops->delta_gates_forward(m->dev, &gates, a_in(m, a->in), b_in(m, a->in), dt_weight(w, b->a_log),
                                        dt_weight(w, b->dt_bias), a->g, a->beta, m->stream));
@@ -177,6 +201,8 @@ dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, co
     DT_TRY(dt_linear_backward(m, out, w, g, a->normed, m->Z, dy, m->C, m->s.dout, m->Z, of_out, m->n_tok));
     DT_TRY(rule_backward(m, b, w, g, a));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, acts));
-    return dt_linear_backward(m, in, w, g, dt_mixer_input(b, i, acts), m->C, m->s.din, m->I, m->s.dnorm, m->C, of_in,
+    if (m->mc->linear_grouped) DT_TRY(regroup(m, m->s.din, true));
+    const void *din = m->mc->linear_grouped ? m->s.grouped : m->s.din;
+    return dt_linear_backward(m, in, w, g, dt_mixer_input(b, i, acts), m->C, din, m->I, m->s.dnorm, m->C, of_in,
                               m->n_tok);
 }

@@ -28,6 +28,7 @@ static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view 
 {
     const struct stage *s = &m->stages[i];
     if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_NORM || m->set_holds == i) return DT_OK;
+    if (m->n_tok == 0) return dt_experts_skip(m, &s->block, false);
     const struct block_acts a = acts_of(m, i);
     return dt_block_forward(m, &s->block, w, &a, NULL, false);
 }
@@ -43,6 +44,14 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
     }
     m->set_holds = -1; /* backward overwrites parts of it */
     return dt_block_backward(m, &s->block, w, g, &a);
+}
+
+/* The same for a rank without tokens. */
+static dt_err stage_skip_backward(dt_model *m, int64_t i, const dt_grad_view *g)
+{
+    m->set_holds = -1;
+    DT_TRY(dt_model_clear_grads(m, m->stages[i].unit, g));
+    return dt_experts_skip_backward(m, &m->stages[i].block);
 }
 
 static dt_err keep_hidden(dt_model *m)
@@ -71,7 +80,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         dt_param_view w;
         dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
         DT_TRY(dt_params_acquire(m, s->unit, &w));
-        if (m->n_tok > 0) DT_TRY(stage_forward(m, s, &w, &a));
+        DT_TRY(m->n_tok > 0 ? stage_forward(m, s, &w, &a) : dt_experts_skip(m, &s->block, true));
         DT_TRY(dt_params_release(m, s->unit));
         if (m->owner) DT_TRY(dt_tower_after_block(m, s, a.x_out));
         if (m->vision) DT_TRY(dt_vision_after_block(m, s, a.x_out));
@@ -92,9 +101,9 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     if (m->owner) DT_TRY(dt_tower_before_backward(m, &m->stages[i]));
     if (m->vision) DT_TRY(dt_vision_before_backward(m, &m->stages[i]));
     DT_TRY(dt_params_acquire(m, unit, &w));
-    if (m->n_tok > 0) DT_TRY(stage_recompute(m, i, &w));
+    DT_TRY(stage_recompute(m, i, &w));
     DT_TRY(dt_grads_acquire(m, unit, &g));
-    DT_TRY(m->n_tok == 0 ? dt_model_clear_grads(m, unit, &g) : stage_backward(m, i, &w, &g));
+    DT_TRY(m->n_tok == 0 ? stage_skip_backward(m, i, &g) : stage_backward(m, i, &w, &g));
     DT_TRY(dt_grads_release(m, unit));
     return dt_params_release(m, unit);
 }

@@ -66,6 +66,7 @@ struct linear {
 /** A norm's weight and bias; both are optional. */
 struct norm {
     struct tensor_at w, b;
+    bool only_scales; /* of dt_rmsnorm */
 };
 
 /** A residual branch of a block (block.c). */
@@ -74,6 +75,13 @@ struct branch {
     struct norm pre, post; /* before and after the mixer; either is optional */
 };
 enum { N_BRANCHES = 2 };
+
+/** The matrices of some experts of a block, in a unit of their own. */
+struct expert_part {
+    int unit, first, n; /* experts first .. first + n - 1 */
+    struct tensor_at w, blocks, scale;
+    int finer; /* as in struct linear */
+};
 
 /** One block: its number and its tensors. Different tensors may be trained in different blocks. */
 struct block {
@@ -85,6 +93,9 @@ struct block {
     struct tensor_at correction;                       /* optional: of a router */
     struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];
+    /* parts of SLOT_EXPERT_UP, then as many of SLOT_EXPERT_DOWN; n_parts 0: all experts are in the block's unit */
+    const struct expert_part *parts;
+    int n_parts;
 };
 
 /** A unit between the embedding and the head. */
@@ -104,7 +115,8 @@ struct norm_stats {
 /** Activations of a mixture of experts. An assignment t k + j is the j-th expert of token t. Rows are the assignments
  *  in the order of their experts. */
 struct expert_acts {
-    float *prob;                 /* [T,E]: of the router */
+    float *prob;                 /* [T,E]: of the router (route) */
+    float *lse;                  /* [T,2]: likewise, with a z-loss */
     int32_t *expert;             /* [T,k] */
     float *weight;               /* [T,k] */
     int32_t *start;              /* [E+1]: the first row of each expert */
@@ -181,6 +193,7 @@ struct scratch {
     void *gated;        /* [T,Q]: attention's output times its gate */
     void *dout;         /* [T,Z]: gradient of linear attention's output, before and after its norm */
     void *dmixed, *din; /* [T,M], [T,I] */
+    void *grouped;      /* [T,I]: the columns of the matmul of linear attention, or their gradients */
     float *dg, *dbeta;  /* [T,H] */
     float *delta;       /* scratch of the delta rule */
     int64_t delta_elems;
@@ -381,6 +394,7 @@ struct dt_model {
 
     struct stage *stages; /* [n_stages], in order of execution */
     int64_t n_stages;
+    struct expert_part *parts; /* [n_units]: of all blocks */
     bool has_norm_stage;
     struct norm_stats stage_norm; /* of a stage of role NORM, kept for backward */
     int embed_unit, head_unit;
@@ -416,11 +430,11 @@ struct dt_model {
     int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
     int32_t n_listed;
     struct span tokens_span, rows_span, results_span, values_span;
-    /* of the load-balancing loss (balance.c): float [2, E], rows of each expert and sums of its probabilities, over all
-     * layers; float [E], gradient of each token's probabilities */
-    struct span load_span, dprob_span;
+    /* of the losses of routers (balance.c): float [2 E + 1], rows of each expert, sums of its probabilities, and the
+     * sum of l^2, over all layers; float [E + 1], gradients of each token's probabilities and of its l^2 */
+    struct span load_span, dload_span;
     float *load;        /* device, in a forward that counts; else NULL */
-    bool have_dprob;    /* dprob_span is for the next backward */
+    bool have_dload;    /* dload_span is for the next backward */
     int32_t *pos_count; /* host [max_pos + 1]: counting sort */
 
     struct dt_model *user, **in_use; /* which model uses the activations now; in_use points to the lender's `user` */
@@ -559,6 +573,7 @@ struct norm dt_norm_at(const dt_unit *u, const char *name);
  *  activation or its derivative with the activation's input. */
 struct with_matmul {
     const void *addend;
+    const void *bias; /* instead of the layer's own, which is in another unit; NULL: its own */
     dt_epilogue epilogue;
     void *act_in;               /* leading dimension: that of the output */
     bool act_of_aux;            /* act_of_aux of dt_matmul, for act_in */
@@ -645,13 +660,19 @@ int32_t dt_step_len(const dt_model *m, int32_t len);
 int32_t dt_step_rows(const dt_model *m, int32_t n);
 
 /* balance.c */
-/** Is there a load-balancing loss? */
+/** Is there a loss of the routers? Is it, or one of them, the z-loss? */
 bool dt_balances(const dt_model *m);
+bool dt_squares(const dt_model *m);
 void dt_balance_place(dt_model *m, struct arena *host, struct arena *device);
 /** Before a forward: start counting, in training. */
 dt_err dt_balance_begin(dt_model *m);
-/** Add a layer's probabilities to m->load. */
+/** Add a layer's probabilities and l^2 to m->load. */
 dt_err dt_balance_count(const dt_model *m, const struct expert_acts *a);
+/** Arguments of route_backward; NULL: none. */
+struct load_gradient {
+    const float *prob, *square;
+};
+struct load_gradient dt_balance_gradient(const dt_model *m);
 
 /* decode_batch.c: called by dt_model_stage_batch if there are slots */
 /** Stage the sequences of b, which attend to their slots. */
@@ -714,10 +735,14 @@ dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients for an empty micro-batch: zeros. */
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
 /** Acquire a unit's parameters. DT_ERR_ARG: a part other than codes and scales does not have the compute type. */
-dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
-dt_err dt_params_release(dt_model *m, int unit);
+dt_err dt_params_acquire(const dt_model *m, int unit, dt_param_view *w);
+dt_err dt_params_release(const dt_model *m, int unit);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
-dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
-dt_err dt_grads_release(dt_model *m, int unit);
+dt_err dt_grads_acquire(const dt_model *m, int unit, dt_grad_view *g);
+dt_err dt_grads_release(const dt_model *m, int unit);
+
+/* mix_experts.c: what a rank without tokens does instead of a block's forward and backward, for its units of experts */
+dt_err dt_experts_skip(const dt_model *m, const struct block *b, bool want_output);
+dt_err dt_experts_skip_backward(const dt_model *m, const struct block *b);
 
 #endif

@@ -57,7 +57,8 @@ static dt_err make_tables(dt_model *m)
 static dt_err find_tensors(dt_model *m)
 {
     m->stages = calloc((size_t)m->n_units + 1, sizeof *m->stages);
-    DT_CHECK(m->stages, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
+    m->parts = calloc((size_t)m->n_units + 1, sizeof *m->parts);
+    DT_CHECK(m->stages && m->parts, DT_ERR_MEMORY, "out of memory for the tables of %d units", m->n_units);
     return dt_model_find_tensors(m);
 }
 
@@ -102,11 +103,13 @@ static void free_tables(dt_model *m)
 {
     dt_dynamic_rope_close(m);
     free(m->stages);
+    free(m->parts);
     free(m->x);
     free(m->sets);
     free(m->cache);
     free(m->cached);
     m->stages = NULL;
+    m->parts = NULL;
     m->x = NULL;
     m->sets = NULL;
     m->cache = NULL;
@@ -246,7 +249,7 @@ static dt_err allocate(dt_model *m)
     DT_TRY(m->ops->event_create(m->dev, &m->rows_span.moved));
     DT_TRY(m->ops->event_create(m->dev, &m->values_span.moved));
     if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->load_span.moved));
-    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->dprob_span.moved));
+    if (dt_balances(m)) DT_TRY(m->ops->event_create(m->dev, &m->dload_span.moved));
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
@@ -326,7 +329,7 @@ void dt_model_close(dt_model *m)
 {
     if (!m) return;
     dt_event *const events[] = {m->tokens_span.moved, m->rows_span.moved, m->results_span.moved,
-                                m->values_span.moved, m->load_span.moved, m->dprob_span.moved};
+                                m->values_span.moved, m->load_span.moved, m->dload_span.moved};
     if (m->staging.ptr) (void)dt_model_sync(m); /* queued work may still use the buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)

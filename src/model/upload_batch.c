@@ -38,7 +38,7 @@ dt_err dt_span_wait(dt_model *m, struct span *s)
 dt_err dt_model_sync(dt_model *m)
 {
     m->tokens_span.moving = m->rows_span.moving = m->results_span.moving = false;
-    m->load_span.moving = m->dprob_span.moving = false;
+    m->load_span.moving = m->dload_span.moving = false;
     return m->ops->stream_sync(m->dev, m->stream);
 }
 

@@ -73,14 +73,14 @@ typedef struct nearest {
     int n;
 } nearest;
 
-/* Insert into the sorted list; for equal distances the first found comes first. A component of a name has a smaller
- * distance than any misspelling. */
+/* Insert into the sorted list; for equal distances the first found comes first. A name that contains the pattern has a
+ * smaller distance than any misspelling. */
 static bool see_run(void *self, const char *run)
 {
     nearest *l = self;
     for (int i = 0; i < l->n; i++)
         if (!strcmp(l->at[i].run, run)) return false;
-    const int d = strstr(run, l->pattern) ? 0 : dt_edit_distance(l->pattern, run);
+    const int d = strstr(run, l->pattern) ? (int)strlen(run) - 2 * DT_NAME_MAX : dt_edit_distance(l->pattern, run);
     int at = l->n;
     while (at > 0 && l->at[at - 1].distance > d) at--;
     if (at == NEAREST) return false;
@@ -115,33 +115,46 @@ static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *n
     return FAIL("'%s' matches only frozen tensors", pattern);
 }
 
-/* Translate a component's name in LLaVA and other programs; NULL: unknown or not trained. */
-static const char *part_meant(const char *pattern, const dt_unit *units, int n_units)
+/* Translate a component's name in LLaVA and other programs; NULL: unknown or not in the model. */
+static const char *part_meant(const char *pattern, const dt_unit *units, int n_units, bool trained)
 {
     static const char *const parts[][2] = {{"projector", "multi_modal_projector"},
                                            {"vision", "vision_tower"},
                                            {"visual", "vision_tower"},
                                            {"tower", "vision_tower"},
-                                           {"llm", "language_model"}};
+                                           {"llm", "language_model"},
+                                           {"expert", "experts"},
+                                           {"router", "mlp.gate"},
+                                           {"gate", "mlp.router"}};
     for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
         for (int u = 0; u < n_units && strstr(pattern, parts[k][0]); u++)
             for (int i = 0; i < units[u].n_tensors; i++)
-                if (units[u].tensors[i].trainable && strstr(units[u].tensors[i].name, parts[k][1])) return parts[k][1];
+                if ((units[u].tensors[i].trainable || !trained) &&
+                    dt_lr_pattern_matches(parts[k][1], units[u].tensors[i].name))
+                    return parts[k][1];
     return NULL;
+}
+
+void dt_lr_suggest(const char *pattern, const dt_unit *units, int n_units, bool trained, char *out, size_t size)
+{
+    nearest l = {.pattern = pattern};
+    const char *part = part_meant(pattern, units, n_units, trained);
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (units[u].tensors[i].trainable || !trained) any_run(units[u].tensors[i].name, see_run, &l);
+    if (part)
+        snprintf(out, size, "use %s", part);
+    else
+        snprintf(out, size, "the nearest names are %s, %s, %s", l.at[0].run, l.at[1].run, l.at[2].run);
 }
 
 static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit *units, int n_units)
 {
-    nearest l = {.pattern = pattern};
+    char names[DT_LR_SUGGESTION];
     const char *frozen = frozen_name(pattern, units, n_units);
     if (frozen) return is_frozen(cfg, pattern, frozen);
-    for (int u = 0; u < n_units; u++)
-        for (int i = 0; i < units[u].n_tensors; i++)
-            if (units[u].tensors[i].trainable) any_run(units[u].tensors[i].name, see_run, &l);
-    const char *part = part_meant(pattern, units, n_units);
-    if (part) return FAIL("'%s' matches no trained tensor; use %s", pattern, part);
-    return FAIL("'%s' matches no trained tensor; the nearest names are %s, %s, %s", pattern, l.at[0].run, l.at[1].run,
-                l.at[2].run);
+    dt_lr_suggest(pattern, units, n_units, true, names, sizeof names);
+    return FAIL("'%s' matches no trained tensor; %s", pattern, names);
 }
 
 /* ---- assigning --------------------------------------------------------------------------------------------------- */

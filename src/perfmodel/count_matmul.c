@@ -125,8 +125,16 @@ static int n_launches(const dt_matmul_args *x)
 
 /* ---- bytes moved ------------------------------------------------------------------------------------------------- */
 
+/* Bytes of the launches after the first if B is decoded in panels. Each panel is written and read, and all but the
+ * first of a matrix B read A again. A group has a matrix B and a share of A. */
+static double panels_nbytes(const dt_matmul *mm, int launches)
+{
+    const double matrices = mm->n_groups > 0 ? (double)mm->n_groups : 1, panels = launches / (2 * matrices);
+    return size_of(mm->dt) * (double)mm->k * (2 * matrices * (double)mm->n + (panels - 1) * (double)mm->m);
+}
+
 /* The matmul reads A and B and writes C once. A grouped one reads at most as many matrices B as there are rows. Each
- * further pass reads and writes C and the auxiliary matrix. */
+ * further pass reads and writes C and the auxiliary matrix, or panels of a quantised B. */
 static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -145,8 +153,10 @@ static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
                         .flops = 2 * m * n * k,
                         .memory = m * k * size_of(mm->dt) + n_b * k * n * of_b + c + aux + addend};
     dt_count_queue(dev, s, &launch);
-    launch = (dt_launch){.op = "matmul", .memory = c + aux};
-    for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);
+    const int launches = n_launches(x);
+    const bool panels = mm->b_scaled.how != DT_SCALE_NONE && launches > 1;
+    launch = (dt_launch){.op = "matmul", .memory = panels ? panels_nbytes(mm, launches) / (launches - 1) : c + aux};
+    for (int i = launches; i > 1; i--) dt_count_queue(dev, s, &launch);
 }
 
 /* Column sums are computed per slice of rows, and a second launch adds the slices. Row sums are one launch. */

@@ -171,7 +171,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     edit_language(mc->vision && text ? text : root, mc, opt, n_labels);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
-    if (mc->vision) mc->vision->tower->text ? edit_joined(root) : edit_vision(root, mc->vision);
+    if (mc->vision) mc->vision->tower->architecture ? edit_joined(root) : edit_vision(root, mc->vision);
     set_dtype(root, opt->dtype);
     return export_config_dump(root);
 }

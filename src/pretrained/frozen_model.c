@@ -6,6 +6,7 @@
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
+    f->mc.expert_group_size = f->expert_group_size;
     DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
                     : dt_model_make_units(&f->mc, &f->units, &f->n_units));
     return DT_OK;

@@ -66,6 +66,9 @@ static adapter_of find_adapter(const merge_delta *d, const dt_tensor *t, const c
                             in_first};
     }
     adapter_of found = {find_slice(d, weight, "lora_A.weight"), find_slice(d, weight, "lora_B.weight"), in_first};
+    if (t->site == DT_SITE_PARAMETER)
+        return (adapter_of){find_part(d, weight, strlen(weight), "lora_A.weight"),
+                            find_part(d, weight, strlen(weight), "lora_B.weight"), in_first};
     if (!found.a)
         found =
             (adapter_of){find_slice(d, weight, "lora_embedding_A"), find_slice(d, weight, "lora_embedding_B"), true};

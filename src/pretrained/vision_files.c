@@ -109,6 +109,9 @@ static json_t *usual_preprocessor(const dt_vision_config *v)
                          "patch_size", (json_int_t)v->patch_size, "merge_size", (json_int_t)v->n_side,
                          "temporal_patch_size", (json_int_t)v->n_frames, "size", "shortest_edge", 56 * 56,
                          "longest_edge", 28 * 28 * 1280);
+    if (v->tiles)
+        return json_pack("{s:s, s:b, s:i, s:i, s:{s:I, s:I}}", "image_processor_type", v->tower->processor,
+                         "crop_to_patches", 1, "min_patches", 1, "max_patches", 12, "size", "height", S, "width", S);
     if (!v->tower->crops)
         return json_pack("{s:s, s:{s:I, s:I}}", "image_processor_type", v->tower->processor, "size", "height", S,
                          "width", S);
@@ -131,9 +134,9 @@ static char *placeholder(const char *tokenizer, int32_t id)
 /* LlavaProcessor subtracts one token if the strategy drops the first row. */
 static json_t *make_processor(const dt_export_options *opt, const dt_vision_config *v)
 {
-    if (v->wrapped)
-        return json_pack("{s:s, s:I}", "processor_class", "Gemma3Processor", "image_seq_length",
-                         (json_int_t)v->n_tokens);
+    if (v->wrapped || v->tiles)
+        return json_pack("{s:s, s:I}", "processor_class", v->tiles ? "InternVLProcessor" : "Gemma3Processor",
+                         "image_seq_length", (json_int_t)v->n_tokens);
     char *token = placeholder(opt->tokenizer, v->image_token);
     json_t *root =
         json_pack("{s:s, s:s, s:i, s:I, s:s}", "processor_class", "LlavaProcessor", "image_token",

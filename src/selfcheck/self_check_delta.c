@@ -100,7 +100,7 @@ static void norm_gate(check *c, dt_dtype dt, int64_t width, int64_t group)
 {
     const int64_t n_rows = 66 / group * group, n_groups = n_rows / group, ld = group * width + 2,
                   yld = group * width + 3, zld = group * width + 5;
-    const dt_rmsnorm n = {n_rows, width, group, ld, yld, 1e-6f, false, dt};
+    const dt_rmsnorm n = {n_rows, width, group, ld, yld, 1e-6f, false, dt, false};
     begin(c, "norm_gate_forward, norm_gate_backward, rows of %d in groups of %d, %s", (int)width, (int)group,
           dt_dtype_name(dt));
     const array x = put(c, dt, n_groups * ld, 1), weight = put(c, dt, width, 1), z = put(c, dt, n_groups * zld, 3),

@@ -1,6 +1,7 @@
 /* self_check_experts.c - cases of the self-check: mixtures of experts. */
 #include "self_check.h"
 #include <math.h>
+#include <string.h>
 
 static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof TYPES / sizeof TYPES[0], TOK = 61, MOST = 8 };
@@ -21,23 +22,26 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
                 row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
                 token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
                 sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
-                load = put(c, DT_F32, n_experts, 1), correction = put(c, DT_F32, n_experts, 1),
-                dlogits = room(c, dt, TOK * (int64_t)n_experts), bias = put(c, dt, n_experts * width, 1),
-                dbias = room(c, DT_F32, n_experts * width);
+                lse = room(c, DT_F32, 2 * TOK), load = put(c, DT_F32, n_experts, 1),
+                correction = put(c, DT_F32, n_experts, 1), dlogits = room(c, dt, TOK * (int64_t)n_experts),
+                bias = put(c, dt, n_experts * width, 1), dbias = room(c, DT_F32, n_experts * width);
+    memset(c->before + expert.at, 0, (size_t)N * sizeof(int32_t)); /* of a route that does nothing: valid numbers */
     EACH_DEVICE (c) {
         r.correction = groups ? at(c, correction) : NULL;
-        RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight));
+        RUN(c, route, &r, at(c, prob), at(c, expert), at(c, weight), at(c, lse));
         RUN(c, order_experts, &r, at(c, expert), at(c, start), at(c, row), at(c, assignment), at(c, token),
             at(c, load));
         RUN(c, combine_rows, at(c, x), at(c, row), at(c, weight), at(c, sum), at(c, sum), TOK, k, width, dt);
         RUN(c, weigh_rows, at(c, x), at(c, dy), at(c, assignment), at(c, weight), at(c, dweight), N, width, dt);
         RUN(c, group_bias_backward, at(c, dy), at(c, start), at(c, assignment), at(c, weight), at(c, bias),
             at(c, dweight), at(c, dbias), DT_F32, false, N, n_experts, width, dt);
-        RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, dlogits), dt);
+        RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, lse), at(c, dprob),
+            at(c, dlogits), dt);
     }
     compare(c, "route", prob, near(64, 0, dt));
     compare(c, "route: experts", expert, EXACT);
     compare(c, "route: weights", weight, near(64, 0, dt));
+    compare(c, "route: lse", lse, near(64, 0, dt));
     compare(c, "order_experts", start, EXACT);
     compare(c, "order_experts: load", load, EXACT);
     compare(c, "order_experts: rows", row, EXACT);

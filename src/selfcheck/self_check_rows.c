@@ -264,15 +264,18 @@ static void embedding(check *c, dt_dtype dt, dt_dtype gt)
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
+enum norm_form { PLAIN, PLUS_ONE, SCALES };
+
 /* The tolerances include roundings of x rstd: before the multiplication by the weight, and in the gradients. */
-static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group, bool plus_one)
+static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group, enum norm_form form)
 {
+    static const char *const NAMES[] = {"", ", weights plus 1", ", scales only"};
     const int64_t n_rows = 66 / group * group, ld = group * width + 2, yld = group * width + 3,
                   n_groups = n_rows / group;
     const int64_t scratch_elems = LARGER_OF(c, norm_scratch_elems, width);
-    const dt_rmsnorm n = {n_rows, width, group, ld, yld, 1e-5f, plus_one, dt};
+    const dt_rmsnorm n = {n_rows, width, group, ld, yld, 1e-5f, form == PLUS_ONE, dt, form == SCALES};
     begin(c, "rmsnorm_forward, rmsnorm_backward, rows of %d in groups of %d%s, %s, gradients in %s", (int)width,
-          (int)group, plus_one ? ", weights plus 1" : "", dt_dtype_name(dt), dt_dtype_name(gt));
+          (int)group, NAMES[form], dt_dtype_name(dt), dt_dtype_name(gt));
     const array x = put(c, dt, n_groups * ld, 1), weight = put(c, dt, width, 1), dy = put(c, dt, n_groups * yld, 1),
                 y = room(c, dt, n_groups * yld), rstd = room(c, DT_F32, n_rows), dx = put(c, dt, n_groups * ld, 1),
                 dweight = put(c, gt, width, 1), scratch = room(c, DT_F32, scratch_elems);
@@ -470,10 +473,12 @@ void check_rows_cases(check *c)
         optimizers(c, dt);
         for (int g = 0; g < N_TYPES; g++) {
             embedding(c, dt, TYPES[g]);
-            rmsnorm(c, dt, TYPES[g], 129, 1, g == 1);
-            rmsnorm(c, dt, TYPES[g], 64, 3, g == 0); /* heads inside a wider row */
-            rmsnorm(c, dt, TYPES[g], 1024, 1, false);
-            rmsnorm(c, dt, TYPES[g], 1024, 1, true);
+            rmsnorm(c, dt, TYPES[g], 129, 1, g == 1 ? PLUS_ONE : PLAIN);
+            rmsnorm(c, dt, TYPES[g], 64, 3, g == 0 ? PLUS_ONE : PLAIN); /* heads inside a wider row */
+            rmsnorm(c, dt, TYPES[g], 1024, 1, PLAIN);
+            rmsnorm(c, dt, TYPES[g], 1024, 1, PLUS_ONE);
+            rmsnorm(c, dt, TYPES[g], 1024, 1, SCALES);
+            rmsnorm(c, dt, TYPES[g], 77, 1, SCALES);
             layernorm(c, dt, TYPES[g], 77);
             layernorm(c, dt, TYPES[g], 768);
         }

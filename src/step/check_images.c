@@ -49,10 +49,10 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
              "%s: %s has images, and %s has no vision tower; expected a dataset without images, or a vision-language "
              "model",
              where, path, name);
-    DT_CHECK(form->grids == v->grids, DT_ERR_DATA,
+    DT_CHECK(form->grids == dt_vision_has_cells(v), DT_ERR_DATA,
              "%s: %s has images of %s, but the tower of %s takes images of %s; create the dataset again with %s", where,
-             path, form->grids ? "different sizes" : "one size", name, v->grids ? "different sizes" : "one size",
-             remake_of(dir, 0).command);
+             path, form->grids ? "different sizes" : "one size", name,
+             dt_vision_has_cells(v) ? "different sizes" : "one size", remake_of(dir, 0).command);
     DT_CHECK(form->size == v->image_size, DT_ERR_DATA,
              "%s: %s has images of %" PRId64 " x %" PRId64 " pixels, but vision_config.image_size of %s is %" PRId64
              "; create the dataset again with %s",

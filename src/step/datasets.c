@@ -150,13 +150,18 @@ static void close_data(void *self, dt_task *t)
 
 static bool has_cells(const dt_task *t)
 {
-    return t->model_opt->max_images > 0 && t->mc->vision && t->mc->vision->grids;
+    return t->model_opt->max_images > 0 && t->mc->vision && dt_vision_has_cells(t->mc->vision);
 }
 
-/* For --plan: images that are grids take half of a sequence. */
+/* For --plan: images that are grids take half of a sequence; those with tiles have all tiles that fit. */
 static int64_t cells_of_image(const dt_task *t)
 {
-    return t->mc->vision->grids ? dt_max_i64(1, t->cfg->data_seq_len / 2) : 1;
+    enum { USUAL_TILES = 13 };
+    const dt_vision_config *v = t->mc->vision;
+    const int64_t T = t->cfg->data_seq_len;
+    const int64_t n_tiles = v->preprocessor.max_tiles > 0 ? v->preprocessor.max_tiles + 1 : USUAL_TILES;
+    if (!dt_vision_has_cells(v)) return 1;
+    return dt_max_i64(1, v->grids ? T / 2 : dt_min_i64(T / v->n_tokens, n_tiles));
 }
 
 void dt_task_open_data(dt_task *t, const dt_task_data *what)

@@ -113,24 +113,29 @@ static dt_err head(dt_task *t, const dt_micro *m)
     return dt_model_head(t->model, m->batch, &pass, &wanted);
 }
 
-/* The load-balancing loss of this micro-step, of the tokens of all ranks. */
+static void add_sum(const dt_task *t, const char *name, double value)
+{
+    if (t->sums) dt_sums_add(t->sums, dt_sums_find(t->sums, name), value);
+}
+
+/* The losses of the routers in this micro-step, of the tokens of all ranks. */
 static dt_err balance_experts(dt_task *t, const dt_micro *m)
 {
     const dt_model_config *mc = t->mc;
-    double load[2 * DT_MAX_EXPERTS], all = 0, most = 0;
-    float dprob[DT_MAX_EXPERTS];
+    double load[2 * DT_MAX_EXPERTS + 1], all = 0, most = 0;
+    float dload[DT_MAX_EXPERTS + 1];
     const int64_t E = mc ? mc->num_experts : 0;
-    if (!mc || mc->router_aux_loss_coef == 0) return DT_OK;
+    if (!mc || !dt_model_counts_experts(mc)) return DT_OK;
     DT_TRY(dt_fault("task.experts"));
     DT_TRY(dt_model_expert_load(t->model, load));
-    if (t->comm && t->data->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->data, load, (int)(2 * E), DT_SUM));
-    const double loss = dt_model_balance_loss(mc, load, 1.0 / m->n_micro, dprob);
+    if (t->comm && t->data->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->data, load, (int)(2 * E + 1), DT_SUM));
+    const double balance = dt_model_balance_loss(mc, load, 1.0 / m->n_micro, dload),
+                 z = dt_model_z_loss(mc, load, 1.0 / m->n_micro, &dload[E]);
     for (int64_t e = 0; e < E; e++) all += load[e], most = load[e] > most ? load[e] : most;
-    if (t->sums) {
-        dt_sums_add(t->sums, dt_sums_find(t->sums, "router/aux_loss"), loss);
-        dt_sums_add(t->sums, dt_sums_find(t->sums, "router/max_load"), all > 0 ? most * (double)E / all : 1);
-    }
-    return dt_model_balance(t->model, dprob);
+    if (mc->router_aux_loss_coef > 0) add_sum(t, "router/aux_loss", balance);
+    if (mc->router_z_loss_coef > 0) add_sum(t, "router/z_loss", z / (double)dt_model_n_sparse(mc));
+    add_sum(t, "router/max_load", all > 0 ? most * (double)E / all : 1);
+    return dt_model_balance(t->model, dload);
 }
 
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)

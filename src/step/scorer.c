@@ -8,6 +8,7 @@ static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const c
     const bool planned = !t->comm && (!*path || access(path, F_OK) != 0);
     s->name = name;
     s->frozen.model_part = dt_task_model_part(t);
+    s->frozen.expert_group_size = t->cfg->zero_expert_group_size;
     const dt_err err = planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
                                : dt_frozen_model_describe(&s->frozen, path, n_labels);
     if (err != DT_OK) dt_frozen_model_close(&s->frozen); /* omitted from the plan */

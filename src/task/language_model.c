@@ -55,7 +55,8 @@ static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = dt_task_warned_data(t);
     if (info && info->n_too_long)
-        DT_WARN("[data] train: skipped %lld sample%s with images that do not fit in data.seq_len = %lld tokens",
+        DT_WARN("[data] train: skipped %lld sample%s with images that do not fit in data.seq_len = %lld tokens; raise "
+                "data.seq_len (dtrain-data info FILE shows the lengths of its samples)",
                 (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)t->cfg->data_seq_len);
 }
 

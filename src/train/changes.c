@@ -10,7 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum change { CHANGE_IGNORED, CHANGE_REPORTED, CHANGE_REFUSED } change;
+typedef enum change {
+    CHANGE_IGNORED,
+    CHANGE_REPORTED,
+    CHANGE_REFUSED,
+    CHANGE_OF_SET /* refused if the list has other items, in any order */
+} change;
 
 /* Keys without a row are reported. A section name without a key stands for all its keys. The first matching row counts.
  */
@@ -31,7 +36,8 @@ static const struct {
     {"model", "activation_checkpointing", CHANGE_IGNORED},
     {"model", "tokenizer", CHANGE_REPORTED},     /* of prompts and completions */
     {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
-    {"model", "freeze", CHANGE_REFUSED},
+    {"model", "freeze", CHANGE_OF_SET},
+    {"model", "router_z_loss_coef", CHANGE_REPORTED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
@@ -45,9 +51,12 @@ static const struct {
     {"lora", "dropout", CHANGE_REPORTED},
     {"lora", "init", CHANGE_IGNORED},
     {"lora", "path", CHANGE_IGNORED},
+    {"lora", "target_modules", CHANGE_OF_SET},
+    {"lora", "target_parameters", CHANGE_OF_SET},
+    {"lora", "modules_to_save", CHANGE_OF_SET},
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
-    {"vision", "train", CHANGE_REFUSED},
+    {"vision", "train", CHANGE_OF_SET},
     {"vision", "projector_dropout", CHANGE_REPORTED},
     {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
@@ -71,15 +80,29 @@ typedef struct changes {
     const char *section, *key; /* the first refused key */
 } changes;
 
-static bool is_allowed(const char *list, const char *name)
+static bool has_item(const char *list, const char *name)
 {
     char **items;
     int n;
     bool found = false;
     if (dt_config_split(list, &items, &n) != DT_OK) return false;
-    for (int i = 0; i < n; i++) found |= !strcmp(items[i], "all") || !strcmp(items[i], name);
+    for (int i = 0; i < n; i++) found |= !strcmp(items[i], name);
     dt_list_free(items, n);
     return found;
+}
+
+static bool is_allowed(const char *list, const char *name) { return has_item(list, "all") || has_item(list, name); }
+
+/* Does `list` have all items of `of`? */
+static bool has_items(const char *list, const char *of)
+{
+    char **items;
+    int n;
+    bool all = true;
+    if (dt_config_split(of, &items, &n) != DT_OK) return false;
+    for (int i = 0; i < n; i++) all &= has_item(list, items[i]);
+    dt_list_free(items, n);
+    return all;
 }
 
 static void append(char *list, size_t size, const char *name, const char *before, const char *now)
@@ -107,7 +130,10 @@ static void add_key(changes *c, change kind, const char *section, const char *ke
 
 static void see_key(void *self, const char *section, const char *key, const char *before, const char *now)
 {
-    add_key(self, class_of(section, key), section, key, before, now);
+    change kind = class_of(section, key);
+    if (kind == CHANGE_OF_SET)
+        kind = has_items(before, now) && has_items(now, before) ? CHANGE_IGNORED : CHANGE_REFUSED;
+    add_key(self, kind, section, key, before, now);
 }
 
 /* ---- the model -------------------------------------------------------------------------------------------------- */

@@ -70,14 +70,23 @@ static void declare(dt_sums *s, dt_loop_sums *c, bool with_time)
     }
 }
 
-/* Of the load-balancing loss (dt_task_micro_step). */
-static void declare_router(dt_sums *s)
+/* Of the losses of routers (dt_task_micro_step). Returns the number of metrics. */
+static int declare_router(dt_sums *s, const dt_model_config *mc)
 {
-    static const char *const NAMES[] = {"router/aux_loss", "router/max_load"};
-    for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
-        dt_sums_declare(s, NAMES[i], DT_SUM_MEAN, 1);
-        dt_sums_show(s, DT_SHOW_TRAIN, NAMES[i], NAMES[i], NULL, NULL);
+    const struct {
+        const char *name;
+        bool is_in;
+    } metrics[] = {{"router/aux_loss", mc->router_aux_loss_coef > 0},
+                   {"router/z_loss", mc->router_z_loss_coef > 0},
+                   {"router/max_load", dt_model_counts_experts(mc)}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++) {
+        if (!metrics[i].is_in) continue;
+        dt_sums_declare(s, metrics[i].name, DT_SUM_MEAN, 1);
+        dt_sums_show(s, DT_SHOW_TRAIN, metrics[i].name, metrics[i].name, NULL, NULL);
+        n++;
     }
+    return n;
 }
 
 /* The gradient norm of a trained model, and the names of its metrics: "critic/grad_norm", "critic/lr". */
@@ -116,7 +125,7 @@ dt_err run_open_sums(dt_run *run)
         n += run->trained[i]->groups.n + 1;
     }
     declare(s, c, run->cfg.log_wall_clock_breakdown);
-    if (run->mc.router_aux_loss_coef > 0) declare_router(s), n += 2;
+    n += declare_router(s, &run->mc);
     run_declare_nonfinite(run);
     DT_TRY(dt_sums_settle(s, run->comm));
     c->tokens = dt_sums_find(s, "tokens"), c->samples = dt_sums_find(s, "samples");

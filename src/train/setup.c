@@ -412,6 +412,9 @@ static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_TRY(settle_adapters(run));
+    if (!run->lora.lenient)
+        DT_TRY(dt_config_blame(cfg, "lora", "target_parameters",
+                               dt_lora_check_parameters(&run->lora, run->units, run->n_units)));
     const dt_err err = dt_lora_attach(&run->lora, &run->mc, run->units, run->n_units);
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
@@ -483,6 +486,12 @@ static dt_err open_model(dt_run *run)
     dt_model_config_set_dropout(&run->mc, none ? 0 : run->cfg.model_dropout);
     if (run->mc.vision && *run->cfg.vision_projector_dropout)
         run->mc.vision->projector.dropout = strtod(run->cfg.vision_projector_dropout, NULL);
+    run->mc.router_z_loss_coef = run->cfg.model_router_z_loss_coef;
+    run->mc.expert_group_size = run->cfg.zero_expert_group_size;
+    DT_CONFIG_CHECK(run->mc.expert_group_size == 0 || run->mc.num_experts > 0, &run->cfg, "zero", "expert_group_size",
+                    "the model has no experts; leave this key out");
+    DT_CONFIG_CHECK(run->mc.router_z_loss_coef == 0 || run->mc.num_experts > 0, &run->cfg, "model",
+                    "router_z_loss_coef", "the model has no experts; leave this key out");
     DT_TRY(check_length(run));
     const int n_labels = run->task.ops->n_labels;
     DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)

@@ -111,6 +111,8 @@ dt_err run_choose_parts(dt_run *run)
     int n;
     dt_err err = DT_OK;
     run->parts = (struct run_parts){0};
+    DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "vision", "train"), &run->cfg, "vision", "train",
+                    "the model has no tower; leave this key out");
     if (!run->mc.vision) return DT_OK;
     if (!run->mc.vision->grids) warn_of_projector(run);
     DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));
@@ -163,9 +165,13 @@ static bool matches_any(const dt_run *run, const char *pattern)
 
 dt_err run_check_freeze(const dt_run *run)
 {
-    for (int i = 0; i < run->n_frozen; i++)
-        DT_CONFIG_CHECK(matches_any(run, run->frozen[i]), &run->cfg, "model", "freeze",
-                        "'%s' matches no tensor of this model", run->frozen[i]);
+    char names[DT_LR_SUGGESTION];
+    for (int i = 0; i < run->n_frozen; i++) {
+        if (matches_any(run, run->frozen[i])) continue;
+        dt_lr_suggest(run->frozen[i], run->units, run->n_units, false, names, sizeof names);
+        return dt_config_fail(&run->cfg, "model", "freeze", "'%s' matches no tensor of this model; %s", run->frozen[i],
+                              names);
+    }
     DT_CONFIG_CHECK(run->n_frozen == 0 || !run->task.ops->trains || dt_units_n_trainable(run->units, run->n_units) > 0,
                     &run->cfg, "model", "freeze", "%s leaves no tensor to train", run->cfg.model_freeze);
     return DT_OK;

@@ -8,7 +8,8 @@
  *
  * Each unit therefore has a fixed region. The tied embedding has its own region. The other units alternate between the
  * front and the end of a range that holds the largest pair of neighbours. Fixed regions need no allocator and cannot
- * fragment. */
+ * fragment. Units of experts are held one after the other while the unit of their block is held, so they alternate in a
+ * range of their own. */
 #include "arrange.h"
 #include "dtrain/device/block8.h"
 #include <inttypes.h>
@@ -168,16 +169,15 @@ static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
     return kind.grads ? &l->units[u].grad_held_at : &l->units[u].part[kind.part].held_at;
 }
 
-/** Assign each unit its arena offset and return the arena's length. Two neighbours get disjoint regions if one of them
- *  has at most `ahead` elements; ahead 0: never. */
-static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
+/** Assign the inner units, or the others, their arena offsets from `from` on, and return the end. */
+static int64_t place_range(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead, bool inner, int64_t from)
 {
-    int64_t base = 0, range_len = 0, before = 0;
+    int64_t base = from, range_len = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
-        if (!is_in(l, kind, u)) continue;
+        if (!is_in(l, kind, u) || l->units[u].inner != inner) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
         if (u == tied_unit) {
-            base = len;
+            base = from + len;
             continue;
         }
         const int64_t small = before < len ? before : len;
@@ -186,15 +186,22 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
     }
     bool at_end = false;
     for (int u = 0; u < l->n_units; u++) {
-        if (!is_in(l, kind, u)) continue;
+        if (!is_in(l, kind, u) || l->units[u].inner != inner) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
         *held_at(l, kind, u) = base + (at_end && ahead > 0 ? range_len - len : 0);
         if (u == tied_unit)
-            *held_at(l, kind, u) = 0;
+            *held_at(l, kind, u) = from;
         else
             at_end = !at_end;
     }
     return base + range_len;
+}
+
+/** Assign each unit its arena offset and return the arena's length. Two neighbours get disjoint regions if one of them
+ *  has at most `ahead` elements; ahead 0: never. */
+static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
+{
+    return place_range(l, kind, -1, ahead, true, place_range(l, kind, tied_unit, ahead, false, 0));
 }
 
 /** As place_arena, with a separate region for each unit. */
@@ -619,6 +626,7 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
 /** Compute for one unit which parts are kept whole, the memory space of the others, and the runs of the optimizer. */
 static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_unit *unit, zero_unit_layout *ul)
 {
+    ul->inner = unit->role == DT_UNIT_EXPERTS;
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = unit->flat_len[p];
         ul->part[p].shards =

@@ -20,8 +20,10 @@ static void try_units(const dt_model_config *mc)
 {
     dt_unit *units;
     int n_units;
-    if (mc->num_hidden_layers > MAX_LAYERS) return;
-    must(dt_model_make_units(mc, &units, &n_units) == DT_OK && n_units == mc->num_hidden_layers + 2);
+    if (mc->num_hidden_layers * (1 + mc->num_experts) > MAX_LAYERS || (mc->vision && mc->vision->n_blocks > MAX_LAYERS))
+        return;
+    must(dt_model_make_units(mc, &units, &n_units) == DT_OK);
+    must(mc->vision ? n_units > mc->num_hidden_layers + 2 : n_units == mc->num_hidden_layers + 2);
     for (int u = 0; u < n_units; u++)
         for (int t = 0; t < units[u].n_tensors; t++) must(units[u].tensors[t].n_elems > 0);
     dt_model_free_units(units, n_units);

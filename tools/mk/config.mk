@@ -4,6 +4,8 @@ VERSION  ?= 0.1.0
 MPICC    ?= mpicc
 CLANG    ?= clang
 MPIRUN   ?= $(if $(findstring mpicc,$(MPICC)),$(subst mpicc,mpirun,$(MPICC)),mpirun)
+# of the launcher; MPICH's prints it in its second line
+LAUNCHER  = $(shell $(MPIRUN) --version 2>/dev/null | awk 'NR == 1 { sub(/^mpirun[^ ]* /, ""); text = $$0 } /^ *Version:/ { text = "MPICH " $$2 } END { print text }')
 PREFIX   ?= /usr/local
 BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
 ,        := ,

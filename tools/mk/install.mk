@@ -1,7 +1,7 @@
 # install.mk - make install, make uninstall
 DEST      = "$(DESTDIR)$(PREFIX)"
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
-BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
+BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(LAUNCHER), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
 ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
 $(if $(filter /%,$(PREFIX)),,$(error PREFIX: expected an absolute path, found '$(PREFIX)'))

@@ -63,7 +63,7 @@ typedef struct dt_lora {
     bool use_rslora;
     dt_lora_init init;
     dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
-    dt_modules target_parameters; /* a list: of experts */
+    dt_modules target_parameters; /* a list: of experts and routers */
     /* trained whole, without adapters: all modules whose path ends with the characters of a name, and modules in
      * them */
     dt_modules modules_to_save;
@@ -101,6 +101,8 @@ typedef struct dt_lora_alike {
 } dt_lora_alike;
 dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
                               int n_units);
+/** Check that the names in target_parameters are of experts. DT_ERR_USAGE; DT_ERR_DATA if l is lenient. */
+dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_units);
 /** Check that every pattern of rank_pattern matches an adapter. DT_ERR_USAGE. */
 dt_err dt_lora_check_ranks(const dt_lora *l, const dt_unit *units, int n_units);
 /** The same for alpha_pattern. */
@@ -158,8 +160,8 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
 
 /** Iterator over the adapted modules of units. {0} to begin. */
 typedef struct dt_adapted {
-    char module[DT_NAME_MAX]; /* or the parameter of experts */
-    bool of_experts;
+    char module[DT_NAME_MAX]; /* or the parameter */
+    bool of_parameter;
     int next_unit, next_tensor; /* where the search continues */
 } dt_adapted;
 /** Find the next adapted module. False: there are no more. */

@@ -66,10 +66,16 @@ const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_tex
 dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, const int32_t *n_cells, int n_images, dt_ids *ids,
                               uint8_t **mask, size_t first);
 
-/** Make an encoder replace the token around[0], which templates and messages have for an image, by the text of an image
- *  with one placeholder: two line ends, around[0], token, around[1], two line ends (Gemma 3). text: out, of around[0],
- *  malloc'ed; NULL on error. DT_ERR_DATA: the tokenizer lacks one of them. DT_ERR_MEMORY. */
-dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const int32_t around[2], int32_t token, char **text);
+/** The tokens of an image: the placeholder, and those around its placeholders. */
+typedef struct dt_image_wrap {
+    int32_t token, around[2];
+    const char *name[2]; /* texts of the tokens around it; NULL: known by their ids */
+} dt_image_wrap;
+/** Make an encoder replace the token that templates and messages have for an image by the text of an image with one
+ *  placeholder. That token is the placeholder if those around it have names (InternVL). Else it is around[0], and two
+ *  line ends are added before and after the text (Gemma 3). text: out, of that token, malloc'ed; NULL on error.
+ *  DT_ERR_DATA: the tokenizer lacks one of them. DT_ERR_MEMORY. */
+dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const dt_image_wrap *wrap, char **text);
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -108,6 +114,7 @@ typedef struct dt_message {
     const json_t *parts;       /* the content as a list of parts, from which text was joined; NULL: it was a text */
     dt_content content;        /* of an answer with calls. ANY: the text is the calls, and there is no content */
     bool call_is_text;         /* calls are written as text, because the template writes none, or they are no JSON */
+    bool left_out;             /* the template does not write this message, which is not an answer */
 } dt_message;
 
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
@@ -122,16 +129,15 @@ typedef struct dt_messages {
     int n, n_alloc;
     char **owned; /* malloc'ed texts, joined from parts */
     int n_owned;
-    const char *image_text; /* in: text of an image placeholder; NULL: parts of type image are refused */
-    /* in: another text for it in messages, which is replaced; a placeholder then needs no line of its own. NULL:
-     * none */
-    const char *image_alias;
-    dt_image_names images;  /* images named by parts of type image; NULL for one without a name */
-    json_t *tools;          /* descriptions of tools, [{type: function, function: {...}}, ...]; NULL: none */
-    const char *tools_text; /* the same as the record has them, for templates without tools; NULL: none */
-    bool tools_are_text;    /* they end the system message (dt_messages_fit) */
-    json_t *values;         /* owned list of JSON values that messages refer to; NULL: none */
-    int n_calls, n_results; /* calls and results of ShareGPT's form so far */
+    const char *image_text;  /* in: text of an image placeholder; NULL: parts of type image are refused */
+    const char *image_alias; /* in: another text for it in messages, which is replaced; NULL: none */
+    bool image_line;         /* in: a line end follows a placeholder that is put before a text */
+    dt_image_names images;   /* images named by parts of type image; NULL for one without a name */
+    json_t *tools;           /* descriptions of tools, [{type: function, function: {...}}, ...]; NULL: none */
+    const char *tools_text;  /* the same as the record has them, for templates without tools; NULL: none */
+    bool tools_are_text;     /* they end the system message (dt_messages_fit) */
+    json_t *values;          /* owned list of JSON values that messages refer to; NULL: none */
+    int n_calls, n_results;  /* calls and results of ShareGPT's form so far */
 } dt_messages;
 /** Append a message with learn 0. text: borrowed until dt_messages_clear. DT_ERR_MEMORY. */
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes);

@@ -38,7 +38,7 @@ typedef struct dt_config {
  *  overrides  in  [n_overrides]; borrowed until cfg is freed
  *
  *  DT_ERR_USAGE, "FILE:LINE: [section] key: expected ..., found ...": unknown section or key (with the nearest one),
- *  key given twice in the file, wrong type, out of range, unknown word, unset ${NAME}, line over 4000 bytes, indented
+ *  key given twice in the file, wrong type, out of range, unknown word, unset ${NAME}, line over 256 KiB, indented
  *  line. DT_ERR_MEMORY. */
 dt_err dt_config_parse(dt_config *cfg, const char *name, const char *text, int n_overrides,
                        const char *const *overrides);

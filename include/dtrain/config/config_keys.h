@@ -168,6 +168,9 @@
          "activations that are recomputed in the backward pass instead of stored. selective: only cheap ones, norms " \
          "and activation functions (about a third less memory, 1 or 2 % more time); block: all except the input of " \
          "each block (about a quarter more work)") \
+    REAL(model, router_z_loss_coef, 0, 0, 1000000, "", \
+         "factor of the z-loss of a mixture of experts: the mean over the tokens of (log sum of e^logit)^2 of the " \
+         "router, summed over the layers; 0: none") \
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "dropout probability that replaces those of config.json; -1: keep them (0 except for GPT-2)") \
     TEXT(data, train, "", \
@@ -286,6 +289,9 @@
          "stage 3: gather the parameters of the next block ahead of time if it has at most this many; 0: never") \
     INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", \
          "stage 3: replicate blocks with fewer parameters than this instead of sharding them") \
+    INT (zero, expert_group_size, 0, 0, 4096, "experts", \
+         "number of experts of a layer that stage 3 gathers together, and whose gradients stages 2 and 3 reduce " \
+         "together: fewer need less memory; 0: all experts, with the rest of the layer") \
     INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
          "stage 3: maximum number of gathered parameters on a rank. If it is too small for two blocks, no block is " \
          "gathered ahead of time") \
@@ -331,8 +337,9 @@
          "lm_head; GPT-2: wte, wpe). In a vision-language model, names and patterns match only layers of the " \
          "language model") \
     TEXT(lora, target_parameters, "", \
-         "experts that get adapters: comma-separated names of the tensors in which transformers has them " \
-         "(mlp.experts.gate_up_proj, mlp.experts.down_proj). An empty target_modules then selects no layers") \
+         "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
+         "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \
+         "selects no layers") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
          "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r") \

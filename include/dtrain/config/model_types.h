@@ -30,6 +30,7 @@
     TYPE(glm4_moe) \
     TYPE(gpt_oss) \
     TYPE(qwen3_5_text) \
+    TYPE(qwen3_next) \
     TYPE(qwen3_5_moe_text)
 /* clang-format on */
 

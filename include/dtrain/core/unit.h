@@ -43,9 +43,10 @@ typedef enum dt_tensor_kind {
 /** Which settings of adapters include a matrix. */
 typedef enum dt_adapter_site {
     DT_SITE_NONE,
-    DT_SITE_NAMED,   /* only if its module is named */
-    DT_SITE_LINEAR,  /* also as one of all linear layers */
-    DT_SITE_DEFAULT, /* also by default */
+    DT_SITE_PARAMETER, /* only as a parameter: transformers has it, but not as a layer */
+    DT_SITE_NAMED,     /* only if its module is named */
+    DT_SITE_LINEAR,    /* also as one of all linear layers */
+    DT_SITE_DEFAULT,   /* also by default */
 } dt_adapter_site;
 
 /** Rows first .. end-1 of a tensor: indices of its first dimension. */
@@ -92,8 +93,8 @@ typedef struct dt_tensor {
      * constant init_value */
     float init_std, init_bound, init_value;
     dt_coded coded; /* in DT_CODES, DT_BLOCKS and DT_SCALES */
-    /* of the A [n r, in] or B [n out, r] of the adapters of all n experts of a slot, one after the other; 0: of one
-     * matrix */
+    /* of the A [n r, in] or B [n out, r] of the adapters of all n experts of a slot, one after the other; 1: of a
+     * router; 0: of a layer */
     int64_t adapter_experts;
     int adapter_depth;   /* in PEFT: number of later parameters of the same module with adapters */
     float adapter_scale; /* factor s of s B A x, if it is the A or B of a low-rank adapter (adapter.h); else 0 */
@@ -129,6 +130,7 @@ dt_tensor dt_tensor_whole(const dt_tensor *t);
 typedef enum dt_unit_role {
     DT_UNIT_BLOCK,       /* causal attention and an MLP: one of num_hidden_layers */
     DT_UNIT_ENCODER,     /* the same with bidirectional attention; not among num_hidden_layers */
+    DT_UNIT_EXPERTS,     /* matrices of some experts of the block before it: held while that block is */
     DT_UNIT_NORM,        /* a norm, such as the one after the last block of a vision tower */
     DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
     DT_UNIT_HEAD,        /* final norm and vocabulary matmul */

@@ -264,6 +264,7 @@ typedef struct dt_field_counts {
     int n;
     int64_t n_others;                 /* fields with further names */
     int64_t n_calls, n_tools;         /* messages whose tool calls are plain text; conversations whose tools are */
+    int64_t n_left_out;               /* messages that are not answers and that the template leaves out */
     int64_t n_in_row, n_without_user; /* chats with two consecutive answers; chats with answers but no question */
     char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;
@@ -317,9 +318,11 @@ typedef struct dt_image_options {
     /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
-    bool grids;        /* the model takes images that are grids of cells */
-    bool wrapped;      /* as in dt_vision_config */
-    int32_t around[2]; /* of both: ids of the tokens before and after an image's placeholders */
+    bool grids;   /* the model takes images of several cells */
+    bool wrapped; /* dt_wrap_images applies; image_line: as dt_messages */
+    bool image_line;
+    int32_t around[2];          /* of both: ids of the tokens before and after an image's placeholders */
+    const char *around_name[2]; /* if it is wrapped: as dt_image_wrap */
 } dt_image_options;
 
 /** Options of dt_make_datasets. */
@@ -344,6 +347,7 @@ typedef struct dt_make_options {
     const char *truncate;
     const char *weight_key; /* field of a record with its weight (sft); may be NULL */
     bool as_chat;           /* convert prompts and completions to turns of user and assistant */
+    bool no_think;          /* kind prompts: as DT_CHAT_NO_THINK */
     /* chats: source and target of each turn share max_length (algorithms.md 1.1, turn budgets) */
     bool turn_budgets;
     int64_t max_length; /* maximum tokens of a document or sample; 0: no limit */

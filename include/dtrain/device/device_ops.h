@@ -90,7 +90,7 @@ typedef struct dt_matmul {
      * group without rows has the empty sum. Row scales, and blocks and groups of nf4, of consecutive matrices B follow
      * one another. sums are not supported, nor is a bias with trans_a */
     int n_groups;               /* 0: an ordinary matmul */
-    const int32_t *group_start; /* device [n_groups + 1], ascending from 0 to the total */
+    const int32_t *group_start; /* device [n_groups + 1], ascending, in 0 .. total; rows outside are in no group */
     int64_t group_stride;
 } dt_matmul;
 /** The matmul of group g of a grouped matmul, for a host that can read group_start; moves the three matrices. */
@@ -166,7 +166,7 @@ static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patc
 /** RMSNorm of rows: y = x rstd f, with rstd = 1 / sqrt(mean of x^2 + eps).
  *
  *  The factor f is the weight, and x rstd is rounded to dt before the multiplication. With plus_one f = 1 + weight, and
- *  only y is rounded (algorithms.md 8.4).
+ *  only y is rounded (algorithms.md 8.4). With only_scales rstd = 1: y = x f.
  *
  *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
  *  matrix with row distance group_ld; group = heads: each head of a wider row. */
@@ -175,6 +175,7 @@ typedef struct dt_rmsnorm {
     float eps;
     bool plus_one;
     dt_dtype dt;
+    bool only_scales;
 } dt_rmsnorm;
 
 /** Norm and rotary embedding of q, k and v between their matmul and attention, head by head:

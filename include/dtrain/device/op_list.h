@@ -93,15 +93,17 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 
 /* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
-/** See dt_routing. prob [n_tok, n_experts]: in logits, out p. expert, weight: [n_tok, k]. A row with NaN gets NaN
- *  weights, and with softmax one with +inf, too. */
-DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight))
+/** See dt_routing. prob [n_tok, n_experts]: in logits, out p of a softmax; unchanged with `sigmoid`. expert, weight:
+ *  [n_tok, k]. A row with NaN gets NaN weights, and with softmax one with +inf, too. lse [n_tok, 2]: l = log(sum over e
+ *  of e^z_e), and l^2; NULL: not computed. */
+DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight), OUT(float, lse))
 DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
-/** dlogits [n_tok, n_experts] of dt: the gradient of the logits, from dweight [n_tok, k]. dprob [n_experts]: a gradient
- *  of each token's p in addition; NULL: none. */
+/** dlogits [n_tok, n_experts] of dt: the gradient of the logits, from dweight [n_tok, k] and route's prob. dprob
+ *  [n_experts]: a gradient of each token's p in addition; NULL: none. dsquare [1]: a gradient of each token's l^2 in
+ *  addition, with route's lse; NULL: none. */
 DT_OP(route_backward, DESC(dt_routing, r), IN(float, prob), IN(int32_t, expert), IN(float, dweight), IN(float, dprob),
-      OUT(void, dlogits), VAL(dt_dtype, dt))
+      IN(float, lse), IN(float, dsquare), OUT(void, dlogits), VAL(dt_dtype, dt))
 DT_MOVES(route_backward, matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) +
                              matrix_nbytes(x->r.n_tok, x->r.n_experts, x->dt) +
                              2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))

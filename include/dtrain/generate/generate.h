@@ -54,6 +54,7 @@ typedef struct dt_prompt_reader {
     /* of images that are grids: image_text has the tokens around the placeholder, too. image_alias: as dt_messages.
      * n_cells: the cells of an image of a prompt. Else NULL */
     const char *image_alias;
+    bool image_line; /* as dt_messages */
     dt_err (*n_cells)(void *ctx, const dt_prompt *p, int k, int32_t *n);
     void *ctx;
     /* [n_images] image paths for each prompt that is not a record. They come first, unless the text has placeholders */

@@ -51,18 +51,20 @@ typedef struct dt_preprocessor {
     int crop_height, crop_width; /* centre crop; a smaller image gets a black margin */
     /* the tower's input is (rescale_factor x - mean) / std; 1, 0, 1 if a step is off */
     double rescale_factor, mean[3], std[3];
-    /* instead of the steps before: both sides are rounded to multiples of a cell, and the image is resized so that it
-     * has min_pixels to max_pixels; cell 0: not. patch, merge: a cell has merge x merge patches */
+    /* instead of the steps before: both sides become multiples of a cell; 0: not. There are two kinds:
+     * patch > 0      a cell has merge x merge patches, and the image has min_pixels to max_pixels
+     * max_tiles > 0  the grid of min_tiles to max_tiles cells has the most similar aspect ratio. If there are several
+     *                cells, another one with the whole image follows */
     int cell, patch, merge;
-    int64_t min_pixels, max_pixels;
+    int64_t min_pixels, max_pixels, min_tiles, max_tiles;
     int out_height, out_width; /* size of dt_image_prepare's output, or of a cell */
     char *json;                /* text of the object, malloc'ed, for datasets and checkpoints */
 } dt_preprocessor;
 
 /** Read a directory (processor_config.json's image_processor, else preprocessor_config.json) or a file of either kind.
  *  Missing keys have the defaults of the image_processor_type: CLIPImageProcessor, SiglipImageProcessor,
- *  LlavaImageProcessor or Qwen2VLImageProcessor. p: out. DT_ERR_DATA naming file and key: another type, an unsupported
- *  step, or images of different sizes. */
+ *  LlavaImageProcessor, GotOcr2ImageProcessor (InternVL) or Qwen2VLImageProcessor. p: out. DT_ERR_DATA naming file and
+ *  key: another type, an unsupported step, or images of different sizes. */
 dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p);
 /** As dt_preprocessor_read, for a directory that may have neither file: then p->json is NULL. */
 dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p);
@@ -83,7 +85,8 @@ const char *dt_preprocessor_differs(const dt_preprocessor *a, const dt_preproces
 void dt_preprocessor_free(dt_preprocessor *p);
 
 enum { DT_IMAGE_MAX_CELLS = 0xffff };
-/** The cells of an image: rows and columns of the grid that dt_image_prepare makes of it; 1 x 1 without cells.
+/** The cells of an image: rows and columns of the grid that dt_image_prepare makes of it; 1 x 1 without cells. Tiles
+ *  are one column.
  *  DT_ERR_DATA: a side is more than 200 times the other, or more cells than DT_IMAGE_MAX_CELLS. */
 dt_err dt_image_grid(const dt_preprocessor *p, const char *name, const dt_image *image, int64_t *rows,
                      int64_t *columns);

@@ -50,8 +50,11 @@ typedef struct dt_model_config {
     /* of the layers with experts (sparse), each an MLP of moe_intermediate_size; each token uses num_experts_per_tok */
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
     int64_t shared_expert_intermediate_size; /* width of the MLP that all tokens use in these layers; 0: none */
+    bool linear_grouped;                     /* matrices before linear attention have rows grouped by key head */
     bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
     double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
+    int64_t expert_group_size;               /* experts of a unit (DT_UNIT_EXPERTS), not in config.json; 0: all */
+    double router_z_loss_coef;               /* factor of the z-loss, which is not in config.json; 0: none */
     double swiglu_limit;                     /* of experts (glu_forward); 0: none */
     /* of the router (dt_routing); n_group 0 or 1: no groups */
     bool sigmoid_router;
@@ -69,11 +72,13 @@ typedef struct dt_model_config {
     double norm_eps, initializer_range;
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
+    double layer_scale;                 /* initial value of the factors of a branch's elements (SLOT_SCALE1) */
     double attn_softcap, final_softcap; /* of scores and logits: x becomes cap tanh(x / cap); 0: none */
     bool embedding_multiplier_rounded;  /* to the type of the weights */
     dt_activation act;
     bool gated_mlp;     /* down(act(gate) * up); else down(act(up)) */
-    bool rms_norm;      /* else LayerNorm with bias */
+    bool rms_norm;      /* else LayerNorm */
+    bool norm_bias;     /* of a tower whose norms may have none */
     bool norm_plus_one; /* weights of norms are stored minus 1 */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
     bool qk_norm_whole;     /* qk_norm is over all heads at once */
@@ -121,6 +126,13 @@ static inline int64_t dt_model_v_dim(const dt_model_config *mc)
 }
 /** Number of layers with linear attention. */
 int64_t dt_model_n_linear(const dt_model_config *mc);
+/** The number of layers with experts. */
+int64_t dt_model_n_sparse(const dt_model_config *mc);
+/** Do micro-steps count the load of the experts, for a loss of the routers? */
+static inline bool dt_model_counts_experts(const dt_model_config *mc)
+{
+    return mc->router_aux_loss_coef > 0 || mc->router_z_loss_coef > 0;
+}
 /** Properties of layer i. */
 static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
 {
@@ -434,16 +446,21 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value);
  *  for dt_model_backward. dvalue: in [n_tok, n_labels] dL/dvalue, host, reusable on return. Asynchronous. */
 dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue);
 
-/** Copy the load of the experts in the last forward, which was for training, of a model with router_aux_loss_coef > 0.
- *  load: out [2, num_experts], over all layers: the number of tokens that used each expert, then the sum of its
- *  probabilities. Synchronous. */
+/** Copy the load of the experts in the last forward, which was for training, of a model with dt_model_counts_experts.
+ *  load: out [2 num_experts + 1], over all layers: the number of tokens that used each expert, then the sum of its
+ *  probabilities (with router_aux_loss_coef), then that of squares of log sum of e^logit (with router_z_loss_coef).
+ *  Synchronous. */
 dt_err dt_model_expert_load(dt_model *m, double *load);
 /** The load-balancing loss of a load, before router_aux_loss_coef. dprob: out [num_experts], scale times the derivative
  *  of router_aux_loss_coef times this loss by each token's probability of an expert, in each layer; NULL: not computed.
  *  Local. */
 double dt_model_balance_loss(const dt_model_config *mc, const double *load, double scale, float *dprob);
-/** Add these derivatives in the next dt_model_backward. dprob: in, host, reusable on return. Asynchronous. */
-dt_err dt_model_balance(dt_model *m, const float *dprob);
+/** The z-loss of a load before router_z_loss_coef, summed over layers. dsquare: out, as dprob, the derivative by each
+ *  token's square. Local. */
+double dt_model_z_loss(const dt_model_config *mc, const double *load, double scale, float *dsquare);
+/** Add these derivatives in the next dt_model_backward. dload: in [num_experts + 1], dprob and dsquare, host, reusable
+ *  on return. Asynchronous. */
+dt_err dt_model_balance(dt_model *m, const float *dload);
 
 /** Compute the backward of blocks and embedding, after dt_model_head or dt_model_value_head. Asynchronous. */
 dt_err dt_model_backward(dt_model *m, const dt_batch *b);

@@ -12,7 +12,8 @@ struct dt_model_config;
 typedef dt_renaming dt_tower_name;
 
 /** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). A tower of LLaVA is used
- *  with any of its language models. Another one has its own (`text`), and its images are grids of cells. */
+ *  with any of its language models. Another one belongs to a model of its own, with one language model (`text`) or any
+ *  of those of LLaVA. Its images may be grids of cells. */
 typedef struct dt_tower {
     const char *name, *model_type; /* model_type in config.json, of a whole model and of a tower: "clip_vision_model" */
     const struct dt_family *family;
@@ -25,11 +26,13 @@ typedef struct dt_tower {
     bool crops;            /* its image processor crops */
     bool class_row;        /* a class token precedes the patches */
     bool pools;            /* its files have a pooling head, which is not read, and its features may have a norm */
-    /* of a model with its own language model; text NULL: LLaVA's */
-    const struct dt_family *text;
+    /* of a model of its own; architecture NULL: LLaVA's */
+    const struct dt_family *text; /* NULL: any language model of LLaVA */
     const char *architecture;
+    const char *around[2];      /* tokens around the placeholders of an image; NULL: known by their ids */
     const dt_tower_name *names; /* up to {NULL} */
     bool gated;                 /* blocks have RMSNorm and a gated MLP, else LayerNorm and a plain MLP */
+    bool tiles;                 /* images are divided into tiles, each an image for the tower */
     bool averages;              /* images have one size, and the projector averages (Gemma 3) */
     bool interpolates;          /* has a square table of positions, which is interpolated */
     bool interleaved;           /* mrope_interleaved */
@@ -46,6 +49,7 @@ typedef enum dt_projector_type {
     DT_PROJECTOR_MLP,           /* two layers */
     DT_PROJECTOR_DEEP_MLP,      /* three layers */
     DT_PROJECTOR_PIXEL_SHUFFLE, /* concatenates f x f patches, then one layer without bias: nanoVLM */
+    DT_PROJECTOR_SHUFFLE_MLP,   /* LayerNorm of f x f concatenated patches, then two layers: InternVL */
     DT_PROJECTOR_AVERAGE,       /* the mean of f x f patches, RMSNorm, then one layer [in, out] without bias: Gemma 3 */
     DT_N_PROJECTORS
 } dt_projector_type;
@@ -59,8 +63,10 @@ typedef struct dt_projector_config {
     int64_t shuffle; /* f; 1: no shuffle */
     int64_t average; /* f of a projector that averages; 0 for others */
     bool bias, norm;
-    bool pre_norm; /* a norm of its input: LayerNorm; if it averages, RMSNorm whose weights are stored minus 1 */
-    int act;       /* dt_activation */
+    /* name of the norm of its input: LayerNorm; if it averages, RMSNorm whose weights are stored minus 1. NULL: none */
+    const char *pre_norm;
+    float pre_eps;
+    int act; /* dt_activation */
     double dropout;
 } dt_projector_config;
 
@@ -72,6 +78,7 @@ typedef struct dt_vision_config {
     const dt_tower *tower;
     struct dt_model_config *blocks; /* the tower as a model; its vocabulary is the positions of an image */
     bool grids;                     /* images are grids of cells */
+    bool tiles;                     /* images are tiles: cells, each an image for the tower */
     int64_t image_size, patch_size;
     int64_t n_frames;   /* an image is repeated so many times as the input of the patch embedding */
     int64_t window;     /* cells along a side of an attention window, in blocks that are `windowed`; 0: none */
@@ -121,6 +128,9 @@ static inline int32_t dt_vision_text_token(const dt_vision_config *v)
 {
     return v->wrapped ? v->around[0] : v->image_token;
 }
+
+/** Does an image consist of cells, which datasets store? */
+static inline bool dt_vision_has_cells(const dt_vision_config *v) { return v->grids || v->tiles; }
 
 /** Does an image have one placeholder, for the mean of the projector's rows? */
 static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }

@@ -160,5 +160,9 @@ dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg);
 dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
 /** Does a pattern match the name of a tensor? */
 bool dt_lr_pattern_matches(const char *pattern, const char *name);
+enum { DT_LR_SUGGESTION = 3 * DT_NAME_MAX + 40 }; /* bytes */
+/** What to write instead of a pattern that matches no tensor: "use mlp.gate", "the nearest names are ...".
+ *  trained: only trained tensors count. */
+void dt_lr_suggest(const char *pattern, const dt_unit *units, int n_units, bool trained, char *out, size_t size);
 
 #endif

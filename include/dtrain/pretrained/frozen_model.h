@@ -10,10 +10,11 @@ typedef struct dt_frozen_model {
     const char *adapter; /* set by the caller before dt_frozen_model_describe: directory of adapters; NULL: none */
     const dt_unit *like; /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
     int n_like;
-    const char *strip_prefix; /* likewise: dt_stored_parts.prefix; NULL: none */
-    dt_model_part model_part; /* likewise: of a directory with a model with images */
-    dt_lora lora;             /* its adapters: of that directory, or of a checkpoint's run */
-    dt_pretrained from;       /* its path, tokenizer, sampling defaults */
+    const char *strip_prefix;  /* likewise: dt_stored_parts.prefix; NULL: none */
+    int64_t expert_group_size; /* likewise: of dt_model_config */
+    dt_model_part model_part;  /* likewise: of a directory with a model with images */
+    dt_lora lora;              /* its adapters: of that directory, or of a checkpoint's run */
+    dt_pretrained from;        /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;

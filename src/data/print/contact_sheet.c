@@ -14,11 +14,23 @@ static void put(const dt_image *sheet, int64_t column, int64_t row, int64_t S, c
         memcpy(sheet->rgb + 3 * ((y + i) * sheet->width + x), pixels + 3 * i * S, 3 * (size_t)S);
 }
 
+/* Tiles are drawn, but not the cells of grids, which are a few patches. */
+static dt_err check_cells(const dt_dataset *d)
+{
+    dt_preprocessor p = {0};
+    if (!d->info.images.grids) return DT_OK;
+    DT_TRY(dt_image_form_preprocessor(&d->info.images, d->path, &p));
+    const bool tiles = p.max_tiles > 0;
+    dt_preprocessor_free(&p);
+    DT_CHECK(tiles, DT_ERR_USAGE, "%s: images of different sizes cannot be drawn as a sheet", d->path);
+    return DT_OK;
+}
+
 dt_err dt_dataset_draw_images(dt_dataset *d, int64_t most, const char *path)
 {
     const int64_t S = d->info.images.size, total = d->info.n_images, n = most < total ? most : total;
     DT_CHECK(n > 0, DT_ERR_USAGE, "%s: the dataset has no images", d->path);
-    DT_CHECK(!d->info.images.grids, DT_ERR_USAGE, "%s: images of different sizes cannot be drawn as a sheet", d->path);
+    DT_TRY(check_cells(d));
     int64_t n_columns = 1;
     while (n_columns * n_columns < n) n_columns++;
     const int64_t n_rows = dt_ceil_div(n, n_columns), width = GAP + n_columns * (S + GAP),

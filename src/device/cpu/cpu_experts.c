@@ -4,21 +4,25 @@
 #include <math.h>
 #include <string.h>
 
-/* p = softmax(z) of n elements, in place. */
-static void softmax(float *z, int32_t n)
+/* p = softmax(z) of n elements; p may be z. Returns log(sum of e^z). */
+static float softmax(const float *z, int32_t n, float *p)
 {
     float most = z[0], sum = 0;
     for (int32_t e = 1; e < n; e++) most = z[e] > most ? z[e] : most;
-    for (int32_t e = 0; e < n; e++) sum += z[e] = expf(z[e] - most);
-    for (int32_t e = 0; e < n; e++) z[e] /= sum;
+    for (int32_t e = 0; e < n; e++) sum += p[e] = expf(z[e] - most);
+    for (int32_t e = 0; e < n; e++) p[e] /= sum;
+    return most + logf(sum);
 }
 
-/* p from z, in place. NaN: there was a NaN, or with softmax +inf. */
-static float scores(const dt_routing *r, float *z)
+static float sigmoid(float z) { return 1 / (1 + expf(-z)); }
+
+/* p from z; without sigmoid in place. lse: see route. NaN: there was a NaN, or with softmax +inf. */
+static float scores(const dt_routing *r, float *z, float *p, float *lse)
 {
-    float sum = 0;
-    if (!r->sigmoid) softmax(z, r->n_experts);
-    for (int32_t e = 0; e < r->n_experts; e++) sum += z[e] = r->sigmoid ? 1 / (1 + expf(-z[e])) : z[e];
+    float sum = 0, l = 0;
+    if (!r->sigmoid || lse) l = softmax(z, r->n_experts, p);
+    for (int32_t e = 0; e < r->n_experts; e++) sum += p[e] = r->sigmoid ? sigmoid(z[e]) : p[e];
+    if (lse) lse[0] = l, lse[1] = l * l;
     return sum;
 }
 
@@ -65,10 +69,10 @@ static void choices(const dt_routing *r, const float *p, float *c)
 /* Against a sum of 0 of sigmoids; lost in any other sum. */
 static const float TINY = 1e-20f;
 
-static void route_row(const dt_routing *r, float *p, int32_t *expert, float *weight)
+static void route_row(const dt_routing *r, float *z, int32_t *expert, float *weight, float *lse)
 {
-    float c[DT_MAX_EXPERTS], sum = r->sigmoid ? TINY : 0;
-    const bool invalid = isnan(scores(r, p));
+    float c[DT_MAX_EXPERTS], own[DT_MAX_EXPERTS], *p = r->sigmoid ? own : z, sum = r->sigmoid ? TINY : 0;
+    const bool invalid = isnan(scores(r, z, p, lse));
     choices(r, p, c);
     k_largest(c, r->n_experts, r->k, expert);
     for (int32_t j = 0; j < r->k; j++) sum += weight[j] = p[expert[j]];
@@ -76,32 +80,37 @@ static void route_row(const dt_routing *r, float *p, int32_t *expert, float *wei
         weight[j] = invalid ? NAN : dt_routing_scale(r) * (r->normalise ? weight[j] / sum : weight[j]);
 }
 
-dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, dt_stream *stream)
+dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, float *lse,
+                 dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     DT_TRY(dt_routing_check(r));
     CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
-        route_row(r, prob + t * r->n_experts, expert + t * r->k, weight + t * r->k);
+        route_row(r, prob + t * r->n_experts, expert + t * r->k, weight + t * r->k, lse ? lse + 2 * t : NULL);
     }
     return DT_OK;
 }
 
 /* With w_j = s p_j / S: dp_j = s (dw_j - sum_i dw_i p_i / S) / S; dp is 0 except for the k experts, and dprob for all.
- * Then dz_e = p_e (dp_e - sum_f p_f dp_f), or of sigmoids p_e (1 - p_e) dp_e. */
-static void route_row_backward(const dt_routing *r, const float *p, const int32_t *expert, const float *dweight,
-                               const float *dprob, float *dz)
+ * Then dz_e = p_e (dp_e - sum_f p_f dp_f), or of sigmoids p_e (1 - p_e) dp_e. dl: the gradient of l. */
+static void route_row_backward(const dt_routing *r, const float *prob, const int32_t *expert, const float *dweight,
+                               const float *dprob, float l, float dl, float *dz)
 {
-    float sum = r->sigmoid ? TINY : 0, mean = 0, all = 0;
+    float own[DT_MAX_EXPERTS], sum = r->sigmoid ? TINY : 0, mean = 0, all = 0;
+    const float *p = r->sigmoid ? own : prob;
+    for (int32_t e = 0; r->sigmoid && e < r->n_experts; e++) own[e] = sigmoid(prob[e]);
     for (int32_t j = 0; j < r->k; j++) sum += p[expert[j]], mean += p[expert[j]] * dweight[j];
     const float scale = dt_routing_scale(r) / (r->normalise ? sum : 1), shift = r->normalise ? mean / sum : 0;
     for (int32_t e = 0; e < r->n_experts; e++) dz[e] = dprob ? dprob[e] : 0;
     for (int32_t j = 0; j < r->k; j++) dz[expert[j]] += (dweight[j] - shift) * scale;
     for (int32_t e = 0; e < r->n_experts; e++) all += p[e] * dz[e];
     for (int32_t e = 0; e < r->n_experts; e++) dz[e] = p[e] * (r->sigmoid ? (1 - p[e]) * dz[e] : dz[e] - all);
+    for (int32_t e = 0; dl != 0 && e < r->n_experts; e++) dz[e] += dl * (r->sigmoid ? expf(prob[e] - l) : p[e]);
 }
 
 dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
-                          const float *dweight, const float *dprob, void *dlogits, dt_dtype dt, dt_stream *stream)
+                          const float *dweight, const float *dprob, const float *lse, const float *dsquare,
+                          void *dlogits, dt_dtype dt, dt_stream *stream)
 {
     const cpu_state *cpu = cpu_of(dev);
     const int32_t E = r->n_experts;
@@ -109,7 +118,8 @@ dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob
     DT_TRY(dt_routing_check(r));
     CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
         float dz[DT_MAX_EXPERTS];
-        route_row_backward(r, prob + t * E, expert + t * r->k, dweight + t * r->k, dprob, dz);
+        const float l = dsquare ? lse[2 * t] : 0, dl = dsquare ? 2 * l * *dsquare : 0;
+        route_row_backward(r, prob + t * E, expert + t * r->k, dweight + t * r->k, dprob, l, dl, dz);
         cpu->k->convert(&(dt_convert_args){dz, DT_F32, cpu_at_w(dlogits, dt, t * E), dt, E}, 0, E);
     }
     return DT_OK;

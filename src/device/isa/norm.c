@@ -4,7 +4,8 @@
  * With xhat = (x - mean) rstd and g = dy * weight, over a row of C elements:
  *     RMSNorm    dx = rstd (g - xhat mean(g xhat))                 (mean = 0 in xhat; weight: the factor of dt_rmsnorm)
  *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
- *     dweight += dy xhat, dbias += dy */
+ *     dweight += dy xhat, dbias += dy
+ *     RMSNorm that only scales: xhat = x, dx = g */
 #include "kernels.h"
 
 /* The factor of dt_rmsnorm is this plus the weight. -0 + w has the bits of w. */
@@ -21,7 +22,7 @@ INLINE float rmsnorm_forward_body(const dt_rmsnorm *n, const void *x, const void
         const float v = load(x, T, c);
         ss = FMA(v, v, ss);
     }
-    const float rstd = 1.0f / sqrtf(ss / (float)width + n->eps);
+    const float rstd = n->only_scales ? 1.0f : 1.0f / sqrtf(ss / (float)width + n->eps);
     /* xhat is rounded to the activation type before it is multiplied by the weight, except with plus_one, as in the
      * reference implementations of the model families (algorithms.md 8.4) */
     SIMD_FOR (int64_t c = 0; c < width; c++) {
@@ -49,7 +50,7 @@ INLINE void rmsnorm_backward_body(const dt_rmsnorm *n, const void *x, const void
         dweight[c] = FMA(d, xhat, dweight[c]);
         dot = FMA(d * (offset + load(weight, T, c)), xhat, dot);
     }
-    dot /= (float)width;
+    dot = n->only_scales ? 0 : dot / (float)width;
     SIMD_FOR (int64_t c = 0; c < width; c++) {
         const float g = load(dy, T, c) * (offset + load(weight, T, c)), xhat = load(x, T, c) * rstd;
         const float grad = rstd * FMA(-xhat, dot, g);

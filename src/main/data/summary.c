@@ -93,6 +93,11 @@ static void report_ignored(const dt_make_stats *s)
                 " record%s written into the system message, because the chat template writes no "
                 "tools, or they are no JSON",
                 c.n_tools, dt_plural(c.n_tools));
+    if (c.n_left_out)
+        DT_WARN("the chat template leaves out %" PRId64
+                " message%s of the roles system, user or tool; compare with dtrain-data show, and choose another "
+                "template with --template if their text matters",
+                c.n_left_out, dt_plural(c.n_left_out));
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
     for (int i = 0; i < c.n && i < MAX_NAMES; i++)

@@ -22,7 +22,8 @@ typedef struct chat {
     dt_sequence seq;
     int32_t max_len;
     dt_messages messages;
-    char **texts; /* owned texts of messages */
+    char *image_token; /* text of the placeholder's token; NULL: no images */
+    char **texts;      /* owned texts of messages */
     int n_texts;
     uint8_t *pixels; /* of messages.images.n images */
     /* of each image: cells and grid, if images are grids; else 1 and 0 */
@@ -71,12 +72,13 @@ static dt_err keep_text(chat *c, char *text)
 /* Only users attach images, so placeholders in other messages are removed. */
 static void forget_places(const chat *c, char *text, size_t *nbytes)
 {
-    const char *const names[] = {c->messages.image_text, c->messages.image_alias};
-    for (int k = 0; k < 2; k++) {
+    const char *const names[] = {c->messages.image_text, c->messages.image_alias, c->image_token};
+    for (int k = 0; k < 3; k++) {
         const size_t n = names[k] ? strlen(names[k]) : 0;
         for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), names[k], n));) {
             memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
             *nbytes -= n;
+            at = text; /* the parts around it may be another one */
         }
     }
 }
@@ -154,15 +156,27 @@ static dt_err show(chat *c, char *path, dt_err *unread)
     return together(&a->comm, dt_image_names_add(&c->messages.images, path));
 }
 
+static int count_in(const char *text, size_t nbytes, const char *name)
+{
+    const char *end = text + nbytes;
+    const size_t n = name ? strlen(name) : 0;
+    int count = 0;
+    for (const char *at = text; n > 0 && (at = memmem(at, (size_t)(end - at), name, n)); at += n) count++;
+    return count;
+}
+
 static int count_placeholders(const chat *c, const char *text, size_t nbytes)
 {
-    const char *const names[] = {c->messages.image_text, c->messages.image_alias}, *end = text + nbytes;
-    int n = 0;
-    for (int k = 0; k < 2 && names[k]; k++)
-        for (const char *at = text; (at = memmem(at, (size_t)(end - at), names[k], strlen(names[k])));
-             at += strlen(names[k]))
-            n++;
-    return n;
+    return count_in(text, nbytes, c->messages.image_text) + count_in(text, nbytes, c->messages.image_alias);
+}
+
+/* The placeholder's token outside of the text that stands for an image. */
+static bool has_bare_token(const chat *c, const char *text)
+{
+    const char *whole = c->messages.image_text;
+    const size_t n = strlen(text);
+    return c->image_token && count_in(text, n, c->image_token) !=
+                                 count_in(text, n, whole) * count_in(whole, strlen(whole), c->image_token);
 }
 
 /* Drop the first n images and their messages. Their cache entries no longer match. */
@@ -179,11 +193,17 @@ static void forget_images(chat *c, int n)
     c->seq.n_cached = 0;
 }
 
-/* True if a message has a placeholder for each pending image, or none at all. */
-static bool places_fit(const chat *c, const char *text)
+/* A message has a placeholder for each pending image, or none at all. */
+static dt_err check_places(const chat *c, const char *text)
 {
+    dt_placeholder_words words;
+    const char *whole = c->messages.image_text;
     const int n = count_placeholders(c, text, strlen(text));
-    return n == 0 || n == c->n_waiting;
+    DT_CHECK(!has_bare_token(c, text), DT_ERR_DATA, "the text has the token %s, which only stands for images; write %s",
+             c->image_token, c->messages.image_alias ? c->messages.image_alias : whole);
+    DT_CHECK(n == 0 || n == c->n_waiting, DT_ERR_DATA, "%s",
+             dt_say_placeholders(&words, whole, n, "the message", c->n_waiting));
+    return DT_OK;
 }
 
 /* Add a user message. Pending images without placeholders come first. Takes ownership of text, also on failure. */
@@ -191,8 +211,7 @@ static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
     if (c->n_waiting > 0 && count_placeholders(c, text, nbytes) == 0) {
-        char *with =
-            dt_text_after_images(c->messages.image_text, !c->messages.image_alias, c->n_waiting, text, &nbytes);
+        char *with = dt_text_after_images(c->messages.image_text, c->messages.image_line, c->n_waiting, text, &nbytes);
         free(text);
         DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
         text = with;
@@ -357,17 +376,11 @@ static dt_err show_asked(chat *c, char *path)
     return DT_OK;
 }
 
-static const char *say_placeholders(const chat *c, const char *text, dt_placeholder_words *words)
-{
-    return dt_say_placeholders(words, c->a->reader.image_text, count_placeholders(c, text, strlen(text)), "the message",
-                               c->n_waiting);
-}
-
 static dt_err hear(chat *c, char *text)
 {
-    dt_placeholder_words words;
-    if (!places_fit(c, text)) {
-        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_placeholders(c, text, &words));
+    if (check_places(c, text) != DT_OK) {
+        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", dt_error_message());
+        dt_error_clear();
         free(text);
         return DT_OK;
     }
@@ -380,10 +393,7 @@ static dt_err talk(chat *c)
     app *a = c->a;
     DT_TRY(show_given(c));
     if (a->opt.prompt) {
-        dt_placeholder_words words;
-        TOGETHER(a, places_fit(c, a->opt.prompt)
-                        ? DT_OK
-                        : dt_fail(DT_ERR_DATA, "--prompt: %s", say_placeholders(c, a->opt.prompt, &words)));
+        TOGETHER(a, dt_error_prefix(check_places(c, a->opt.prompt), "--prompt: "));
         char *text = strdup(a->opt.prompt);
         TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
         return hear(c, text);
@@ -437,6 +447,16 @@ static void report(const chat *c)
     fprintf(stderr, ", %" PRId64 " reused\n", c->n_kept);
 }
 
+static dt_err name_token(chat *c)
+{
+    const app *a = c->a;
+    size_t n;
+    if (a->reader.n_image_tokens == 0) return DT_OK;
+    c->image_token = dt_decode(a->tok, &a->reader.image_token, 1, false, &n);
+    DT_CHECK(c->image_token, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, a->reader.image_token);
+    return DT_OK;
+}
+
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)
 {
     chat c = {.a = a, .decoder = d, .g = *g, .max_len = max_len};
@@ -447,6 +467,9 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     c.system = a->opt.system ? a->opt.system : "";
     c.messages.image_text = a->reader.image_text;
     c.messages.image_alias = a->reader.image_alias;
+    c.messages.image_line = a->reader.image_line;
+    if (err == DT_OK) err = name_token(&c);
+    if (err == DT_OK) err = dt_error_prefix(check_places(&c, c.system), "--system: ");
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
@@ -460,6 +483,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     if (err == DT_OK && a->comm.rank == 0) report(&c);
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
+    free(c.image_token);
     free(c.pixels);
     free(c.n_cells);
     free(c.grid);

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,16 +82,19 @@ dt_err generate_describe_images(app *a)
     if (!a->tok) return DT_OK;
     size_t n;
     const int32_t whole[3] = {v->around[0], v->image_token, v->around[1]};
-    if (v->wrapped) {
-        a->reader.image_alias = "<image>";
-        DT_TRY(dt_wrap_images(a->encoder, a->tok, v->around, v->image_token, &a->image_text));
+    a->reader.image_line = !v->grids && !v->wrapped;
+    if (!a->reader.image_line || v->tiles) a->reader.image_alias = "<image>";
+    if (dt_vision_has_cells(v)) a->reader.n_cells = count_cells, a->reader.ctx = a;
+    if (v->wrapped || v->tiles) {
+        const dt_image_wrap wrap = {
+            v->image_token, {v->around[0], v->around[1]}, {v->tower->around[0], v->tower->around[1]}};
+        DT_TRY(dt_wrap_images(a->encoder, a->tok, &wrap, &a->image_text));
         a->reader.image_text = a->image_text;
         warn_of_raw_prompt(a);
         return DT_OK;
     }
     a->reader.image_text = a->image_text =
         v->grids ? dt_decode(a->tok, whole, 3, false, &n) : dt_decode(a->tok, &v->image_token, 1, false, &n);
-    if (v->grids) a->reader.image_alias = "<image>", a->reader.n_cells = count_cells, a->reader.ctx = a;
     DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
     DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
              a->frozen.from.path, v->image_token);
@@ -131,9 +135,11 @@ dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pix
         *grid = p->cell ? dt_grid_code(rows, columns) : 0;
         *pixels = malloc((size_t)*n_cells * generate_image_nbytes(a));
         if (!*pixels) err = dt_fail(DT_ERR_MEMORY, "out of memory for an image");
+        const int64_t n_tokens = a->frozen.mc.vision->n_tokens;
         if (*n_cells > most)
-            err = dt_fail(DT_ERR_DATA, "%s: the image has %lld tokens, more than the %d of a pass", called,
-                          (long long)*n_cells, most);
+            err = dt_fail(DT_ERR_DATA,
+                          "%s: the image has %lld tokens: at most %lld fit; use a smaller image, or raise --context",
+                          called, (long long)(*n_cells * n_tokens), (long long)(most * n_tokens));
     }
     if (err == DT_OK) err = dt_image_prepare(p, called, &image, *pixels);
     dt_image_free(&image);
@@ -193,24 +199,32 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
     return read_image(a, path, pixels, grid);
 }
 
-/* A pass holds at least the largest image. */
-static void size_grids(const app *a, dt_generate_options *g)
+/* The largest number of cells of an image: sides differ by a factor of at most 200, and the shorter one may be a single
+ * cell, which then exceeds the limit of pixels. Tiles: the whole image follows them. */
+static int64_t most_cells(const dt_vision_config *v)
+{
+    if (v->tiles) return v->preprocessor.max_tiles + 1;
+    const int64_t n = v->preprocessor.max_pixels / (v->image_size * v->image_size);
+    return dt_max_i64(n, (int64_t)sqrt(200 * ((double)n + 1)) + 1);
+}
+
+/* A pass holds at least the largest image. In a conversation the sizes of images are not known: they have at most
+ * `most` tokens. */
+static void size_grids(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     int64_t largest = 0, all = 0;
-    if (a->opt.chat) { /* their sizes are not known */
-        const int64_t most = v->preprocessor.max_pixels / (v->image_size * v->image_size);
-        largest = all = dt_max_i64(1, dt_min_i64(g->max_tok, most));
-    }
+    if (a->opt.chat) largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
     for (int i = 0; i < a->n_seqs; i++)
         for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
             largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);
             all += a->seqs[i].n_cells[k];
         }
     if (largest == 0) return;
-    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest);
+    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest * v->n_tokens);
     g->vision = v;
-    g->max_images = (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok, all), PASS_PATCHES / v->n_rows));
+    g->max_images =
+        (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok / v->n_tokens, all), PASS_PATCHES / v->n_rows));
 }
 
 /* Images per pass are limited by the prompts' tokens and by the tower's patches. */
@@ -218,8 +232,8 @@ void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     if (!v || most == 0) return;
-    if (v->grids) {
-        size_grids(a, g);
+    if (dt_vision_has_cells(v)) {
+        size_grids(a, g, most);
         return;
     }
     const int64_t least_tok = g->n_slots - 1 + v->n_tokens;

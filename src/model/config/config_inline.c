@@ -188,6 +188,9 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     DT_CONFIG_CHECK(!window || mc->sliding_window > 0, cfg, "model", "sliding_window",
                     "no block uses the window, because of use_sliding_window or layer_types in %s; leave this key out",
                     source->file);
+    DT_CONFIG_CHECK(strtod(cfg->model_router_aux_loss_coef, NULL) <= 0 || mc->router_aux_loss_coef > 0, cfg, "model",
+                    "router_aux_loss_coef",
+                    "has no effect without the load-balancing loss; set model.output_router_logits = true as well");
     return DT_OK;
 }
 

@@ -17,6 +17,7 @@ static const struct projector {
     [DT_PROJECTOR_MLP] = {"mlp", 2, true, true, 0, 1, 0.1},
     [DT_PROJECTOR_DEEP_MLP] = {"deep_mlp", 3, true, true, 3072, 1, 0.1},
     [DT_PROJECTOR_PIXEL_SHUFFLE] = {"pixel_shuffle", 1, false, false, 0, 4, 0},
+    [DT_PROJECTOR_SHUFFLE_MLP] = {"shuffle_mlp", 2, true, false, 0, 2, 0},
     [DT_PROJECTOR_AVERAGE] = {"average", 1, false, false, 0, 1, 0},
 };
 
@@ -37,9 +38,12 @@ static dt_err read_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *
 {
     mc->family = t->family;
     mc->embedding_multiplier = mc->residual_multiplier = mc->logits_scaling = 1;
-    mc->hidden_size = 768, mc->intermediate_size = 3072;
-    mc->num_attention_heads = 12;
+    mc->hidden_size = t->tiles ? t->hidden_size : 768;
+    mc->intermediate_size = t->tiles ? t->intermediate_size : 3072;
+    mc->num_attention_heads = t->tiles ? 16 : 12;
     mc->norm_eps = t->norm_eps;
+    mc->norm_bias = true;
+    mc->layer_scale = 0.1;
     mc->act = (dt_activation)t->act;
     mc->initializer_range = 0.02;
     mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->scale_attn_weights = true;
@@ -60,6 +64,16 @@ static dt_err read_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *
     return DT_OK;
 }
 
+/* The patches of an image, after a class token. */
+static dt_err count_rows(const dt_spec *s, dt_vision_config *v)
+{
+    if (v->patch_size > v->image_size) return dt_spec_bad(s, "patch_size", "at most image_size");
+    v->n_side = v->image_size / v->patch_size;
+    v->n_rows = v->n_side * v->n_side + v->tower->class_row;
+    v->blocks->vocab_size = v->blocks->max_position_embeddings = v->n_rows;
+    return DT_OK;
+}
+
 static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 {
     int64_t channels = 3;
@@ -68,10 +82,7 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
     DT_TRY(dt_spec_int(s, "image_size", 1, DT_MAX_IMAGE_SIZE, &v->image_size));
     DT_TRY(dt_spec_int(s, "patch_size", 1, v->image_size, &v->patch_size));
-    v->n_side = v->image_size / v->patch_size;
-    v->n_rows = v->n_side * v->n_side + v->tower->class_row;
-    v->blocks->vocab_size = v->blocks->max_position_embeddings = v->n_rows;
-    return DT_OK;
+    return count_rows(s, v);
 }
 
 /* Each size may be plausible while their product is not, as for a language model. Computed in double, which cannot
@@ -131,10 +142,9 @@ static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
 }
 
 /* A tower of L blocks has L + 1 hidden states: the input of the first block and the output of each block. */
-static dt_err read_features(const dt_spec *root, dt_vision_config *v)
+static dt_err read_features(const dt_spec *root, dt_vision_config *v, int64_t layer)
 {
     const int64_t L = v->n_blocks;
-    int64_t layer = -2;
     const char *select = "default";
     DT_TRY(read_layer(root, L, &layer));
     DT_TRY(dt_spec_string(root, "vision_feature_select_strategy", &select));
@@ -149,7 +159,7 @@ static dt_err read_projector_type(const dt_spec *root, dt_projector_type *type)
 {
     const char *word = PROJECTORS[DT_PROJECTOR_MLP2X_GELU].name;
     DT_TRY(dt_spec_string(root, "projector_type", &word));
-    for (int i = 0; i < DT_PROJECTOR_AVERAGE; i++)
+    for (int i = 0; i < DT_PROJECTOR_SHUFFLE_MLP; i++)
         if (strcmp(word, PROJECTORS[i].name) == 0) return *type = (dt_projector_type)i, DT_OK;
     return dt_spec_bad(root, "projector_type", "linear, mlp2x_gelu, mlp, deep_mlp or pixel_shuffle");
 }
@@ -219,9 +229,9 @@ static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 /* The cells of the preprocessor must be those of the tower. */
 static dt_err check_cells(const char *name, const dt_vision_config *v, const dt_preprocessor *p)
 {
-    DT_CHECK(!p->out_width || (p->cell > 0) == v->grids, DT_ERR_DATA,
+    DT_CHECK(!p->out_width || ((p->patch > 0) == v->grids && (p->max_tiles > 0) == v->tiles), DT_ERR_DATA,
              "%s: image_processor_type: expected %s for the tower %s", name, v->tower->processor, v->tower->name);
-    DT_CHECK(!p->cell || (p->patch == v->patch_size && p->merge == v->n_side), DT_ERR_DATA,
+    DT_CHECK(!p->patch || (p->patch == v->patch_size && p->merge == v->n_side), DT_ERR_DATA,
              "%s: patch_size, merge_size: expected %" PRId64 " and %" PRId64 " as in vision_config, found %d and %d",
              name, v->patch_size, v->n_side, p->patch, p->merge);
     return DT_OK;
@@ -452,7 +462,8 @@ static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_confi
                                          .bias = true,
                                          .act = DT_ACT_GELU};
     v->deep_projector = v->projector;
-    v->deep_projector.pre_norm = true;
+    v->deep_projector.pre_norm = "norm";
+    v->deep_projector.pre_eps = 1e-6f;
     v->n_features = v->n_tokens = 1;
     v->n_used = v->n_blocks;
     v->feature_norm = true;
@@ -514,7 +525,8 @@ static dt_err read_average(const dt_spec *root, dt_vision_config *v, int64_t n_o
                                          .n_out = n_out,
                                          .shuffle = 1,
                                          .average = v->n_side / side,
-                                         .pre_norm = true};
+                                         .pre_norm = "mm_soft_emb_norm",
+                                         .pre_eps = (float)v->blocks->norm_eps};
     v->n_features = v->n_tokens = n;
     v->n_used = v->n_blocks;
     v->feature_norm = v->both_ways = v->wrapped = true;
@@ -537,7 +549,122 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_average(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
+    /* transformers ignores it here */
+    if (mc->final_softcap > 0 && dt_spec_get(root, "text_config", &s))
+        return dt_spec_bad(&s, "final_logit_softcapping", "null");
     DT_TRY(read_around(root, mc, v));
+    return read_image_token(root, mc, v);
+}
+
+/* ---- a tower with any language model of LLaVA, and tiles --------------------------------------------------------- */
+
+/* A side in pixels: an integer, or a list of two equal ones. */
+static dt_err read_square(const dt_spec *s, const char *key, int64_t *side)
+{
+    dt_spec list;
+    char expected[64];
+    if (!dt_spec_get(s, key, &list) || !json_is_array(list.value))
+        return dt_spec_int(s, key, 1, DT_MAX_IMAGE_SIZE, side);
+    const json_t *a = json_array_get(list.value, 0), *b = json_array_get(list.value, 1);
+    snprintf(expected, sizeof expected, "two equal integers from 1 to %d", DT_MAX_IMAGE_SIZE);
+    *side = json_integer_value(a);
+    const bool good = json_array_size(list.value) == 2 && json_is_integer(a) && json_is_integer(b) && *side >= 1 &&
+                      *side <= DT_MAX_IMAGE_SIZE && json_integer_value(b) == *side;
+    return good ? DT_OK : dt_spec_bad(&list, NULL, expected);
+}
+
+/* Keys whose other values select an unsupported computation. */
+static dt_err refuse_variants(const dt_spec *s)
+{
+    static const struct {
+        const char *key;
+        bool value;
+    } SWITCHES[] = {{"use_mask_token", false}, {"use_absolute_position_embeddings", true}, {"use_mean_pooling", true}};
+    static const char *const DROPOUT[] = {"hidden_dropout_prob", "projection_dropout"};
+    for (size_t i = 0; i < sizeof SWITCHES / sizeof SWITCHES[0]; i++) {
+        bool is = SWITCHES[i].value;
+        DT_TRY(dt_spec_bool(s, SWITCHES[i].key, &is));
+        if (is != SWITCHES[i].value) return dt_spec_bad(s, SWITCHES[i].key, SWITCHES[i].value ? "true" : "false");
+    }
+    for (size_t i = 0; i < sizeof DROPOUT / sizeof DROPOUT[0]; i++) {
+        double p = 0;
+        DT_TRY(dt_spec_real(s, DROPOUT[i], 0, 1, &p));
+        if (p != 0) return dt_spec_bad(s, DROPOUT[i], "0");
+    }
+    return DT_OK;
+}
+
+/* Norms of queries and keys have a fixed eps in transformers. */
+static dt_err read_norms(const dt_spec *s, dt_model_config *mc)
+{
+    const char *type = "layer_norm";
+    mc->qkv_bias = false;
+    DT_TRY(dt_spec_string(s, "norm_type", &type));
+    DT_TRY(dt_spec_bool(s, "attention_bias", &mc->qkv_bias));
+    DT_TRY(dt_spec_bool(s, "use_qk_norm", &mc->qk_norm));
+    DT_TRY(dt_spec_real(s, "layer_scale_init_value", -1e6, 1e6, &mc->layer_scale));
+    mc->rms_norm = strcmp(type, "rms_norm") == 0;
+    mc->norm_bias = !mc->rms_norm;
+    mc->qk_norm_whole = mc->qk_norm;
+    if (!mc->rms_norm && strcmp(type, "layer_norm") != 0) return dt_spec_bad(s, "norm_type", "layer_norm or rms_norm");
+    if (mc->qk_norm && mc->norm_eps != 1e-6)
+        return dt_spec_bad(s, "layer_norm_eps", "1e-6, as in the norms of queries and keys (use_qk_norm)");
+    return refuse_variants(s);
+}
+
+/* LayerNorm of f x f concatenated patches, and two layers. */
+static dt_err read_shuffle(const dt_spec *root, dt_vision_config *v, int64_t n_out)
+{
+    double ratio = 0.5;
+    dt_activation act = DT_ACT_GELU;
+    DT_TRY(dt_spec_real(root, "downsample_ratio", 1e-3, 1, &ratio));
+    DT_TRY(dt_model_read_activation(root, "projector_hidden_act", &act));
+    const int64_t f = (int64_t)(1 / ratio);
+    if ((double)f * ratio != 1 || v->n_side % f != 0)
+        return dt_spec_bad(root, "downsample_ratio", "1, 0.5 or 0.25, whose inverse divides the patches along a side");
+    if (!v->drop_first)
+        return dt_spec_bad(root, "vision_feature_select_strategy", "default, because squares have no class token");
+    const int64_t n_in = v->blocks->hidden_size * f * f;
+    v->projector = (dt_projector_config){.type = DT_PROJECTOR_SHUFFLE_MLP,
+                                         .n_layers = PROJECTORS[DT_PROJECTOR_SHUFFLE_MLP].n_layers,
+                                         .n_in = n_in,
+                                         .hidden_size = n_out,
+                                         .n_out = n_out,
+                                         .shuffle = f,
+                                         .bias = true,
+                                         .act = act,
+                                         .pre_norm = "layer_norm",
+                                         .pre_eps = 1e-5f};
+    v->n_features = v->n_tokens = v->n_side / f * (v->n_side / f);
+    return check_projector_total(root, &v->projector);
+}
+
+static dt_err read_tiled(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
+{
+    dt_vision_config *v = mc->vision;
+    const char *type = tower->model_type;
+    int64_t channels = 3;
+    dt_spec s;
+    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
+    DT_TRY(dt_spec_string(&s, "model_type", &type));
+    if (strcmp(type, tower->model_type) != 0) return dt_spec_bad(&s, "model_type", tower->model_type);
+    v->tower = tower;
+    v->tiles = true;
+    v->around[0] = v->around[1] = -1;
+    v->n_blocks = tower->n_blocks;
+    v->image_size = 448;
+    v->patch_size = tower->patch_size;
+    DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
+    DT_TRY(dt_spec_int(&s, "num_channels", 3, 3, &channels));
+    DT_TRY(read_blocks(&s, tower, v->blocks));
+    DT_TRY(read_norms(&s, v->blocks));
+    DT_TRY(read_square(&s, "image_size", &v->image_size));
+    DT_TRY(read_square(&s, "patch_size", &v->patch_size));
+    DT_TRY(count_rows(&s, v));
+    DT_TRY(check_tower_total(&s, v));
+    DT_TRY(read_features(root, v, -1));
+    DT_TRY(read_shuffle(root, v, mc->hidden_size));
+    DT_TRY(read_preprocessor(root, v));
     return read_image_token(root, mc, v);
 }
 
@@ -555,7 +682,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_blocks(&s, v->tower, v->blocks));
     DT_TRY(read_image_size(&s, v));
     DT_TRY(check_tower_total(&s, v));
-    DT_TRY(read_features(root, v));
+    DT_TRY(read_features(root, v, -2));
     DT_TRY(read_projector(root, v, mc->hidden_size));
     DT_TRY(read_preprocessor(root, v));
     return read_image_token(root, mc, v);
@@ -579,7 +706,9 @@ dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc)
 dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
 {
     DT_TRY(alloc_vision(mc));
-    return tower->averages ? read_averaging(root, tower, mc) : read_native(root, tower, mc);
+    return tower->averages ? read_averaging(root, tower, mc)
+           : tower->tiles  ? read_tiled(root, tower, mc)
+                           : read_native(root, tower, mc);
 }
 
 void dt_vision_config_free(dt_vision_config *v)

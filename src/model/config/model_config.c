@@ -228,17 +228,23 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     return f ? read_family(root, f, NULL, mc) : dt_spec_bad(root, "model_type", types);
 }
 
+/* A language model that may be joined with a tower. */
+static dt_err read_any_text(const dt_spec *text, dt_model_config *mc)
+{
+    char types[128];
+    list_families(true, NULL, types, sizeof types);
+    DT_TRY(read_language_model(text, types, mc));
+    return mc->family->in_llava ? DT_OK : dt_spec_bad(text, "model_type", types);
+}
+
 /* tie_word_embeddings may be set in either object, as in transformers. */
 static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec text;
     bool tied = false;
-    char types[128];
-    list_families(true, NULL, types, sizeof types);
     DT_TRY(refuse_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
-    DT_TRY(read_language_model(&text, types, mc));
-    if (!mc->family->in_llava) return dt_spec_bad(&text, "model_type", types);
+    DT_TRY(read_any_text(&text, mc));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
     mc->tie_word_embeddings |= tied;
     return dt_model_read_vision(root, mc);
@@ -259,11 +265,17 @@ static const dt_family *find_within(const json_t *root)
     return f;
 }
 
+static const dt_tower *joined_tower(const json_t *config)
+{
+    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
+}
+
 bool dt_model_ties_outside(const json_t *config)
 {
     const json_t *ties = json_object_get(config, "tie_word_embeddings");
     const dt_family *f = find_within(config);
-    return json_is_boolean(ties) ? json_is_true(ties) : f && f->multimodal_tied;
+    const dt_tower *tower = joined_tower(config);
+    return json_is_boolean(ties) ? json_is_true(ties) : (f && f->multimodal_tied) || (tower && tower->tiles);
 }
 
 /* *own: out, the text model's configuration, as its own config.json has it. Published files have some keys outside of
@@ -293,11 +305,6 @@ bool dt_model_is_llava(const json_t *config)
     return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
 }
 
-static const dt_tower *joined_tower(const json_t *config)
-{
-    return dt_tower_of_model(json_string_value(json_object_get(config, "model_type")));
-}
-
 bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
 
 dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen)
@@ -309,7 +316,7 @@ dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root,
     *chosen =
         part == DT_MODEL_TEXT ? f || dt_model_has_vision(*root) : part == DT_MODEL_USUAL && tower && tower->text_alone;
     if (!*chosen) return DT_OK;
-    if (!f && dt_model_is_llava(*root)) f = dt_family_find_type(json_object_get(*root, "text_config"));
+    if (!f && dt_model_has_vision(*root)) f = dt_family_find_type(json_object_get(*root, "text_config"));
     if (!f) return dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
     DT_TRY(take_text(&whole, f, &own));
     json_decref(*root);
@@ -337,7 +344,7 @@ static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_c
     DT_TRY(refuse_quantised(root));
     if (tower->text_alone) DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     if (!dt_spec_get(root, "text_config", &text)) text = *root;
-    DT_TRY(read_family(&text, tower->text, tower, mc));
+    DT_TRY(tower->text ? read_family(&text, tower->text, tower, mc) : read_any_text(&text, mc));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
     mc->tie_word_embeddings |= dt_model_ties_outside(root->value);
     if (mc->rope_axes > 0) DT_TRY(dt_model_read_axes(&text, tower, mc));

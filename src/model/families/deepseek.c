@@ -33,15 +33,25 @@ static dt_err check_fixed(const dt_spec *root, const char *function, const char 
     return freq == 1 ? DT_OK : dt_spec_bad(root, "moe_layer_freq", "1");
 }
 
+/* null: false, also if the default is true, as in transformers. */
+static dt_err read_switch(const dt_spec *root, const char *key, bool *value)
+{
+    if (json_is_null(json_object_get(root->value, key))) *value = false;
+    return dt_spec_bool(root, key, value);
+}
+
 static dt_err read_groups(const dt_spec *root, dt_model_config *mc)
 {
     DT_TRY(dt_spec_int(root, "n_group", 1, DT_MAX_GROUPS, &mc->n_group));
-    DT_TRY(dt_spec_int(root, "topk_group", 1, mc->n_group, &mc->topk_group));
+    DT_TRY(dt_spec_int(root, "topk_group", 1, INT32_MAX, &mc->topk_group));
     const int64_t size = mc->num_experts / mc->n_group;
     DT_CHECK(size * mc->n_group == mc->num_experts && (mc->n_group == 1 || size >= mc->group_best), root->err,
              "%s: n_group: expected a divisor of n_routed_experts=%" PRId64 ", with at least %" PRId64
              " experts in a group, found %" PRId64,
              root->file, mc->num_experts, mc->group_best, mc->n_group);
+    DT_CHECK(mc->topk_group <= mc->n_group, root->err,
+             "%s: topk_group: expected at most n_group=%" PRId64 ", found %" PRId64, root->file, mc->n_group,
+             mc->topk_group);
     DT_CHECK(mc->num_experts_per_tok <= mc->topk_group * size, root->err,
              "%s: num_experts_per_tok: expected at most the %" PRId64 " experts of topk_group=%" PRId64
              " groups, found %" PRId64,
@@ -71,7 +81,7 @@ static dt_err read_sigmoid_router(const dt_spec *root, dt_model_config *mc)
 {
     mc->sigmoid_router = mc->norm_topk_prob = true;
     mc->group_best = 2;
-    DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
+    DT_TRY(read_switch(root, "norm_topk_prob", &mc->norm_topk_prob));
     DT_TRY(check_fixed(root, "sigmoid", "noaux_tc"));
     return read_groups(root, mc);
 }
@@ -90,7 +100,7 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
 }
 
 /* Rows of a block's table, starting at the MLP. */
-#define CORRECTED ROW(SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE)
+#define CORRECTED ROW(SLOT_CORRECTION, "mlp.gate.e_score_correction_bias", SIZE_E, NO_SIZE, 0, 0, SPARSE | BARE)
 #define MIXTURE MLP_ROWS("mlp", SIZE_F, 0, DENSE), EXPERT_ROWS, SHARED_ROWS("mlp.shared_experts")
 
 #define EXPERT_KEYS                                                                                                    \
@@ -145,7 +155,7 @@ static dt_err read_attention(const dt_spec *root, dt_model_config *mc)
 static dt_err read_v3(const dt_spec *root, dt_model_config *mc)
 {
     DT_TRY(read_attention(root, mc));
-    DT_TRY(dt_spec_bool(root, "rope_interleave", &mc->rope_neighbours));
+    DT_TRY(read_switch(root, "rope_interleave", &mc->rope_neighbours));
     DT_TRY(read_experts(root, mc, (struct mixture){256, 8, 2048, 1, 3, 8, 4, 2.5}));
     return read_sigmoid_router(root, mc);
 }

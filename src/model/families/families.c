@@ -69,6 +69,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
                              [SIZE_M] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + Z,
                              [SIZE_Z] = Z,
                              [SIZE_H] = mc->linear_num_value_heads,
+                             [SIZE_MZ] = 2 * mc->linear_num_key_heads * mc->linear_key_head_dim + 2 * Z,
+                             [SIZE_HH] = 2 * mc->linear_num_value_heads,
                              [SIZE_VALUE] = mc->linear_value_head_dim,
                              [SIZE_KERNEL] = mc->linear_conv_kernel_dim,
                              [SIZE_LQ] = mc->q_lora_rank,
@@ -85,6 +87,13 @@ const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STE
 
 const enum step dt_steps_four_norms[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
                                          STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
+
+int64_t dt_model_n_sparse(const dt_model_config *mc)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) n += dt_model_layer(mc, i).sparse;
+    return n;
+}
 
 int64_t dt_model_n_linear(const dt_model_config *mc)
 {

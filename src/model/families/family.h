@@ -28,6 +28,8 @@ enum slot {
     SLOT_NORM2,
     SLOT_NORM3,
     SLOT_NORM4,
+    SLOT_SCALE1, /* one factor for each element of a branch */
+    SLOT_SCALE2,
     SLOT_Q_NORM,
     SLOT_K_NORM,
     SLOT_SINKS, /* of attention */
@@ -61,6 +63,8 @@ enum step {
     STEP_NORM2,
     STEP_NORM3,
     STEP_NORM4,
+    STEP_SCALE1, /* the factors in SLOT_SCALE1, as a norm that only scales */
+    STEP_SCALE2,
 };
 
 /** Sizes of a module, as the symbols of model_private.h. */
@@ -84,6 +88,8 @@ enum size_of {
     SIZE_M,         /* of linear attention: q, k and v */
     SIZE_Z,         /* all values */
     SIZE_H,         /* value heads */
+    SIZE_MZ,        /* q, k, v and z, grouped by key head */
+    SIZE_HH,        /* b and a, likewise */
     SIZE_VALUE,     /* one value */
     SIZE_KERNEL,    /* linear_conv_kernel_dim */
     SIZE_LQ,        /* q_lora_rank */
@@ -110,6 +116,8 @@ enum {
                            * modules of a slot are adjacent, and the experts follow one another */
     FULL_ATTENTION = 64,    /* only in layers with full attention */
     LINEAR_ATTENTION = 128, /* only in layers with linear attention */
+    BARE = 256,             /* the name in files does not end in ".weight" */
+    BATCHED = 512,          /* the tensor in files is [1, rows, width]; a vector is one row */
 };
 
 /** A module. Its weight is a matrix [out, in], or a vector [out]. */
@@ -204,10 +212,15 @@ const struct family_fused *dt_family_fused(const dt_family *f, enum slot slot);
 struct builder {
     const dt_model_config *mc;
     dt_unit *unit;
-    char prefix[64];    /* of all names */
-    int64_t n_labels;   /* of a scalar head; 0: vocabulary head */
-    bool tower;         /* a vision tower, not a language model */
-    dt_layer layer;     /* of a block */
+    char prefix[64];  /* of all names */
+    int64_t n_labels; /* of a scalar head; 0: vocabulary head */
+    bool tower;       /* a vision tower, not a language model */
+    dt_layer layer;   /* of a block */
+    /* of a block whose experts have units of their own: their weights are left out; of such a unit: its slot and
+     * experts */
+    bool apart;
+    const enum slot *only;
+    int64_t first_expert, end_expert;
     int64_t patch_size; /* of a tower */
     int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };

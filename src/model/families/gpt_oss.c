@@ -8,7 +8,7 @@ enum { EXPERTS = SPARSE | PER_EXPERT | IN_FIRST };
 static const struct module BLOCK[MAX_MODULES] = {
     NORM_ROW(SLOT_NORM1, "input_layernorm"),
     QKV_ROWS(SIZE_Q, 0),
-    {SLOT_SINKS, "self_attn.sinks", SIZE_HEADS, NO_SIZE, 0, 0, 0},
+    {SLOT_SINKS, "self_attn.sinks", SIZE_HEADS, NO_SIZE, 0, 0, BARE},
     O_ROW(0),
     NORM_ROW(SLOT_NORM2, "post_attention_layernorm"),
     {SLOT_ROUTER, "mlp.router", SIZE_E, SIZE_C, UNCONDITIONAL, 0, SPARSE},
@@ -55,6 +55,7 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
 
 const dt_family dt_family_gpt_oss = {.name = {"gpt_oss", "GptOssForCausalLM", "GptOssForSequenceClassification"},
                                      .mxfp4 = true,
+                                     .in_llava = true,
                                      .missing = {2880, 36, 64, 8, 64, 2880, 201088, 131072, 1e-5, -1, -1, -1, 150000},
                                      .blocks = "model.layers.",
                                      .embed = dt_llama_embed,

@@ -33,7 +33,7 @@ dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc)
 static const struct module QWEN3_BLOCK[MAX_MODULES] = {LLAMA_ROWS(DENSE), EXPERT_ROWS};
 
 /* Layers with experts: every decoder_sparse_step-th, except those in mlp_only_layers. */
-static dt_err choose_sparse(const dt_spec *root, dt_model_config *mc)
+dt_err dt_moe_choose_sparse(const dt_spec *root, dt_model_config *mc)
 {
     int64_t step = 1;
     dt_spec list;
@@ -67,13 +67,14 @@ static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_llama_read(root, mc));
     DT_TRY(dt_moe_read_experts(root, mc, 128, 8));
     DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
-    DT_TRY(choose_sparse(root, mc));
+    DT_TRY(dt_moe_choose_sparse(root, mc));
     return read_window(root, mc, false, INT64_MAX);
 }
 
 const dt_family dt_family_qwen3_moe = {
     .name = {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeForSequenceClassification"},
     .peft_names_experts = true,
+    .in_llava = true,
     .missing = {2048, 24, 32, 4, 0, 6144, 151936, 32768, 1e-6, -1, -1, -1},
     .blocks = "model.layers.",
     .embed = dt_llama_embed,
@@ -98,7 +99,7 @@ static dt_err read_qwen2_moe(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_moe_read_experts(root, mc, 60, 4));
     DT_TRY(dt_moe_read_shared(root, mc));
     DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
-    DT_TRY(choose_sparse(root, mc));
+    DT_TRY(dt_moe_choose_sparse(root, mc));
     DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &end));
     return read_window(root, mc, true, end);
 }

@@ -7,6 +7,8 @@
 /** Read the number of experts and how many a token uses, with these defaults, their width, and the keys of the
  *  load-balancing loss. */
 dt_err dt_moe_read_experts(const dt_spec *root, dt_model_config *mc, int64_t n, int64_t n_used);
+/** Choose the layers with experts: every decoder_sparse_step-th, except those in mlp_only_layers. */
+dt_err dt_moe_choose_sparse(const dt_spec *root, dt_model_config *mc);
 /** Read the width of the shared expert. */
 dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc);
 

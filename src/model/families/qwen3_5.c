@@ -1,7 +1,7 @@
-/* qwen3_5.c - the text models of Qwen3.5 and Qwen3.6, dense or with mixtures of experts: three of four layers have
- * linear attention with the gated delta rule, the others full attention with a gate, norms of heads and partial
- * rotation. Norms add 1 to their weights, except those of linear attention. A mixture has a shared expert with a gate.
- */
+/* qwen3_5.c - the text models of Qwen3-Next, Qwen3.5 and Qwen3.6, dense or with mixtures of experts: three of four
+ * layers have linear attention with the gated delta rule, the others full attention with a gate, norms of heads and
+ * partial rotation. Norms add 1 to their weights, except those of linear attention. A mixture has a shared expert with
+ * a gate. Qwen3-Next has other matrices before linear attention: their rows are grouped by key head. */
 #include "moe.h"
 #include <inttypes.h>
 #include <string.h>
@@ -67,21 +67,42 @@ static dt_err read_moe(const dt_spec *root, dt_model_config *mc)
     return dt_moe_read_shared(root, mc);
 }
 
+/* Not all layers need have experts. */
+static dt_err read_next(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(read(root, mc));
+    mc->linear_grouped = mc->norm_topk_prob = true;
+    mc->moe_intermediate_size = mc->shared_expert_intermediate_size = 512;
+    DT_TRY(dt_moe_read_experts(root, mc, 512, 10));
+    DT_TRY(dt_spec_bool(root, "norm_topk_prob", &mc->norm_topk_prob));
+    DT_TRY(dt_moe_choose_sparse(root, mc));
+    return dt_moe_read_shared(root, mc);
+}
+
+/* Modules before and after the matrices in front of linear attention. */
+#define FULL_ROWS NORM_ROW(SLOT_NORM1, "input_layernorm"), ATTENTION_ROWS(SIZE_QG, FULL_ATTENTION)
+#define LINEAR_ROWS                                                                                                    \
+    {SLOT_CONV, "linear_attn.conv1d", SIZE_M, SIZE_KERNEL, 0, 0, LINEAR_ATTENTION},                                    \
+        {SLOT_DT_BIAS, "linear_attn.dt_bias", SIZE_H, NO_SIZE, 0, 0, LINEAR_ATTENTION | BARE},                         \
+        {SLOT_A_LOG, "linear_attn.A_log", SIZE_H, NO_SIZE, 0, 0, LINEAR_ATTENTION | BARE},                             \
+        {SLOT_DELTA_NORM, "linear_attn.norm", SIZE_VALUE, NO_SIZE, 0, 0, LINEAR_ATTENTION},                            \
+        {SLOT_DELTA_OUT, "linear_attn.out_proj", SIZE_C, SIZE_Z, 0, 0, LINEAR_ATTENTION},                              \
+        NORM_ROW(SLOT_NORM2, "post_attention_layernorm"), MLP_ROWS("mlp", SIZE_F, 0, DENSE), QWEN_MIXTURE
+
 static const struct module BLOCK[MAX_MODULES] = {
-    NORM_ROW(SLOT_NORM1, "input_layernorm"),
-    ATTENTION_ROWS(SIZE_QG, FULL_ATTENTION),
+    FULL_ROWS,
     {SLOT_DELTA_IN, "linear_attn.in_proj_qkv", SIZE_M, SIZE_C, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_IN, "linear_attn.in_proj_z", SIZE_Z, SIZE_C, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_IN, "linear_attn.in_proj_b", SIZE_H, SIZE_C, 0, 0, LINEAR_ATTENTION},
     {SLOT_DELTA_IN, "linear_attn.in_proj_a", SIZE_H, SIZE_C, 0, 0, LINEAR_ATTENTION},
-    {SLOT_CONV, "linear_attn.conv1d", SIZE_M, SIZE_KERNEL, 0, 0, LINEAR_ATTENTION},
-    {SLOT_DT_BIAS, "linear_attn.dt_bias", SIZE_H, NO_SIZE, 0, 0, LINEAR_ATTENTION},
-    {SLOT_A_LOG, "linear_attn.A_log", SIZE_H, NO_SIZE, 0, 0, LINEAR_ATTENTION},
-    {SLOT_DELTA_NORM, "linear_attn.norm", SIZE_VALUE, NO_SIZE, 0, 0, LINEAR_ATTENTION},
-    {SLOT_DELTA_OUT, "linear_attn.out_proj", SIZE_C, SIZE_Z, 0, 0, LINEAR_ATTENTION},
-    NORM_ROW(SLOT_NORM2, "post_attention_layernorm"),
-    MLP_ROWS("mlp", SIZE_F, 0, DENSE),
-    QWEN_MIXTURE,
+    LINEAR_ROWS,
+};
+
+static const struct module NEXT_BLOCK[MAX_MODULES] = {
+    FULL_ROWS,
+    {SLOT_DELTA_IN, "linear_attn.in_proj_qkvz", SIZE_MZ, SIZE_C, 0, 0, LINEAR_ATTENTION},
+    {SLOT_DELTA_IN, "linear_attn.in_proj_ba", SIZE_HH, SIZE_C, 0, 0, LINEAR_ATTENTION},
+    LINEAR_ROWS,
 };
 
 #define DELTA_KEYS                                                                                                     \
@@ -113,3 +134,16 @@ const dt_family dt_family_qwen3_5_moe_text = {
     .head = dt_llama_head,
     .steps = dt_steps_pre_norm,
     .fused = {FUSED_EXPERTS(true)}};
+
+const dt_family dt_family_qwen3_next = {
+    .name = {"qwen3_next", "Qwen3NextForCausalLM", "Qwen3NextForSequenceClassification"},
+    .peft_names_experts = true,
+    .missing = {2048, 48, 16, 2, 256, 5632, 151936, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
+    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}, {"norm_topk_prob", NULL}},
+    .read = read_next,
+    .blocks = "model.layers.",
+    .embed = dt_llama_embed,
+    .block = NEXT_BLOCK,
+    .head = dt_llama_head,
+    .steps = dt_steps_pre_norm,
+    .fused = {FUSED_EXPERTS(false)}};

@@ -4,7 +4,10 @@
  * The models Qwen2.5-VL and Qwen3-VL have towers and language models of their own. Images have their native resolution,
  * and patches have rotary positions of row and column. A norm and a projector of two layers (the merger) follow the
  * last block. Qwen2.5-VL has RMSNorm, a gated MLP and attention in windows. Qwen3-VL has LayerNorm, a plain MLP and a
- * table of positions that is interpolated. Qwen3.5's tower is that of Qwen3-VL without deepstack. */
+ * table of positions that is interpolated. Qwen3.5's tower is that of Qwen3-VL without deepstack.
+ *
+ * InternVL divides an image into tiles of one size, each of which is an image for the tower. Its blocks multiply each
+ * element of a branch by a factor (layer scale). The projector concatenates squares of patches. */
 #include "llama.h"
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +18,7 @@
     }
 
 static const struct module CLIP_EMBED[MAX_MODULES] = {
-    {SLOT_CLASS, "embeddings.class_embedding", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_CLASS, "embeddings.class_embedding", SIZE_C, NO_SIZE, 0, 0, BARE},
     {SLOT_PATCHES, "embeddings.patch_embedding", SIZE_C, NO_SIZE, 0, 0, 0},
     POSITIONS,
     {SLOT_PRE_NORM, "pre_layrnorm", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0},
@@ -39,6 +42,33 @@ static const struct module BLOCK[MAX_MODULES] = {
 
 static const struct module END[MAX_MODULES] = {
     {SLOT_FINAL_NORM, "post_layernorm", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0}};
+
+/* The tower's norms are LayerNorm or RMSNorm. Queries and keys may have RMSNorm over all heads. */
+static const struct module INTERN_EMBED[MAX_MODULES] = {
+    {SLOT_CLASS, "embeddings.cls_token", SIZE_C, NO_SIZE, 0, 0, BARE | BATCHED},
+    {SLOT_PATCHES, "embeddings.patch_embeddings.projection", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0},
+    {SLOT_TOKENS, "embeddings.position_embeddings", SIZE_V, SIZE_C, 0, 0, BARE | BATCHED},
+};
+
+static const struct module INTERN_BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "layernorm_before", SIZE_C, NO_SIZE, IF(norm_bias), 0, 0},
+    {SLOT_QKV, "attention.q_proj", SIZE_C, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "attention.k_proj", SIZE_C, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "attention.v_proj", SIZE_C, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_Q_NORM, "attention.q_norm", SIZE_C, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_K_NORM, "attention.k_norm", SIZE_C, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_O, "attention.projection_layer", SIZE_C, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_SCALE1, "lambda_1", SIZE_C, NO_SIZE, 0, 0, BARE},
+    {SLOT_NORM2, "layernorm_after", SIZE_C, NO_SIZE, IF(norm_bias), 0, 0},
+    {SLOT_UP, "mlp.fc1", SIZE_F, SIZE_C, UNCONDITIONAL, 0, 0},
+    {SLOT_DOWN, "mlp.fc2", SIZE_C, SIZE_F, UNCONDITIONAL, 0, 0},
+    {SLOT_SCALE2, "lambda_2", SIZE_C, NO_SIZE, 0, 0, BARE},
+};
+
+static const struct module NOTHING[MAX_MODULES] = {{0}};
+
+static const enum step SCALED_STEPS[] = {STEP_NORM1, STEP_ATTENTION, STEP_SCALE1, STEP_ADD, STEP_NORM2,
+                                         STEP_MLP,   STEP_SCALE2,    STEP_ADD,    STEP_END};
 
 static const struct module QWEN2_5_EMBED[MAX_MODULES] = {
     {SLOT_PATCHES, "patch_embed.proj", SIZE_C, NO_SIZE, 0, 0, 0},
@@ -130,11 +160,10 @@ static const dt_family
     SIGLIP = {
         .blocks = "encoder.layers.", .embed = SIGLIP_EMBED, .block = BLOCK, .head = END, .steps = dt_steps_pre_norm};
 
-extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text;
+static const dt_family INTERN = {
+    .blocks = "encoder.layer.", .embed = INTERN_EMBED, .block = INTERN_BLOCK, .head = NOTHING, .steps = SCALED_STEPS};
 
-/* The placeholder of an image, and the tokens before and after it. */
-static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151653},
-                     QWEN35[] = {248056, 248053, 248054}, GEMMA[] = {262144, 255999, 256000};
+extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text;
 
 #define QWEN3_5(type, language, class)                                                                                 \
     {                                                                                                                  \
@@ -143,6 +172,11 @@ static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151
             .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304,                       \
             .sections = {11, 11, 10}, .deepstack = {-1},                                                               \
     }
+
+/* The placeholder of an image, and the tokens before and after it. */
+static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151653},
+                     QWEN35[] = {248056, 248053, 248054}, GEMMA[] = {262144, 255999, 256000},
+                     INTERNVL[] = {151667, -1, -1};
 
 static const dt_tower TOWERS[] = {
     {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, .crops = true,
@@ -161,6 +195,9 @@ static const dt_tower TOWERS[] = {
      .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
     QWEN3_5("qwen3_5", dt_family_qwen3_5_text, "Qwen3_5ForConditionalGeneration"),
     QWEN3_5("qwen3_5_moe", dt_family_qwen3_5_moe_text, "Qwen3_5MoeForConditionalGeneration"),
+    {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, INTERNVL,
+     .class_row = true, .architecture = "InternVLForConditionalGeneration", .around = {"<img>", "</img>"},
+     .tiles = true, .n_blocks = 24, .hidden_size = 1024, .intermediate_size = 4096},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 
@@ -169,7 +206,7 @@ const dt_tower *dt_tower_at(int i) { return i >= 0 && i < N_TOWERS ? &TOWERS[i] 
 const dt_tower *dt_tower_find(const char *model_type)
 {
     for (int i = 0; model_type && i < N_TOWERS; i++)
-        if (!TOWERS[i].text &&
+        if (!TOWERS[i].architecture &&
             (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0))
             return &TOWERS[i];
     return NULL;
@@ -183,6 +220,6 @@ void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size
 const dt_tower *dt_tower_of_model(const char *model_type)
 {
     for (int i = 0; model_type && i < N_TOWERS; i++)
-        if (TOWERS[i].text && strcmp(model_type, TOWERS[i].name) == 0) return &TOWERS[i];
+        if (TOWERS[i].architecture && strcmp(model_type, TOWERS[i].name) == 0) return &TOWERS[i];
     return NULL;
 }

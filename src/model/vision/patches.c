@@ -3,7 +3,7 @@
  *
  *     x = norm(patches Wt + b + positions),   in the class token's row norm(class + its position)
  *
- * The rows of class tokens are zero in the patch matrix, so they do not contribute to the matmul's gradient. */
+ * The rows of class tokens are zero in the patch matrix, so they do not contribute to the gradient of its weights. */
 #include "../model_private.h"
 #include <string.h>
 
@@ -81,6 +81,15 @@ static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
                                       m->C, m->opt.dtype, g->dtype, m->stream);
 }
 
+/* Move the class tokens' rows of s.dx to s.dnorm, because they have no bias of the patches. */
+static dt_err clear_class_rows(const dt_model *m)
+{
+    const struct tower_input *k = &m->patches;
+    DT_TRY(m->ops->gather_rows(m->dev, m->s.dx, k->class_at, m->s.dnorm, m->n_seq, m->C, m->opt.dtype, m->stream));
+    DT_TRY(m->ops->zero(m->dev, k->class_row, (size_t)(m->n_seq * m->C) * m->elem, m->stream));
+    return m->ops->scatter_rows(m->dev, k->class_row, k->class_at, m->s.dx, m->n_seq, m->C, m->opt.dtype, m->stream);
+}
+
 dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
 {
     const struct tower_input *k = &m->patches;
@@ -91,7 +100,11 @@ dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_g
         DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
     }
     const void *rows = k->config->grids && k->config->n_frames > 1 ? k->frames : k->rows;
+    const bool apart = dt_exists(k->token) && dt_is_trained(k->conv.b);
+    if (apart) DT_TRY(clear_class_rows(m));
     DT_TRY(dt_linear_backward(m, &k->conv, w, &more, rows, k->conv.n_in, m->s.dx, m->C, NULL, 0,
                               (struct with_matmul){0}, m->n_tok));
+    if (apart)
+        DT_TRY(m->ops->scatter_rows(m->dev, m->s.dnorm, k->class_at, m->s.dx, m->n_seq, m->C, m->opt.dtype, m->stream));
     return class_backward(m, &more);
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum { PROJECTOR_LAYER = -2 };
-static const float PROJECTOR_EPS = 1e-5f, PRE_EPS = 1e-6f;
+static const float PROJECTOR_EPS = 1e-5f;
 
 static bool drops(const dt_model *m) { return m->opt.training && m->vision->config->projector.dropout > 0; }
 
@@ -22,8 +22,8 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, stru
     j->config = p;
     j->unit = unit;
     j->trains = u->flat_len[DT_TRAINED] > 0;
-    j->pre = dt_norm_at(u, p->average ? "mm_soft_emb_norm" : "norm");
-    complete = dt_exists(j->pre.w) == p->pre_norm;
+    j->pre = dt_norm_at(u, p->pre_norm ? p->pre_norm : "none");
+    complete = dt_exists(j->pre.w) == (p->pre_norm != NULL);
     for (int i = 0; i < p->n_layers; i++) {
         const bool last = i == p->n_layers - 1;
         char linear[24], norm[16];
@@ -164,7 +164,7 @@ static dt_rmsnorm rms_of(const dt_model *m, const struct projector *j)
                         .group = 1,
                         .group_ld = n_in,
                         .y_group_ld = n_in,
-                        .eps = (float)m->vision->config->blocks->norm_eps,
+                        .eps = j->config->pre_eps,
                         .plus_one = true,
                         .dt = m->opt.dtype};
 }
@@ -176,8 +176,8 @@ static dt_err pre_norm(const dt_model *m, const struct projector *j, const dt_pa
     if (j->config->average)
         return m->ops->rmsnorm_forward(m->dev, &rms, j->x, dt_weight(w, j->pre.w), j->normed, j->pre_rstd, m->stream);
     return m->ops->layernorm_forward(m->dev, j->x, dt_weight(w, j->pre.w), dt_weight(w, j->pre.b), j->normed,
-                                     j->pre_mean, j->pre_rstd, dt_vision_rows(m->vision), j->config->n_in, PRE_EPS,
-                                     m->opt.dtype, m->stream);
+                                     j->pre_mean, j->pre_rstd, dt_vision_rows(m->vision), j->config->n_in,
+                                     j->config->pre_eps, m->opt.dtype, m->stream);
 }
 
 /* Accumulates in fp32 and rounds once. */

@@ -5,7 +5,12 @@
 #include <stdio.h>
 
 /* Includes blocks whose output is unused and an unused final norm: they are kept for export. */
-int dt_vision_n_units(const dt_vision_config *v) { return v ? 1 + (int)v->n_blocks + 1 + 1 + v->n_deepstack : 0; }
+static int n_of_tower(const dt_vision_config *v)
+{
+    return 1 + (int)v->n_blocks + (v->blocks->family->head[0].name != NULL);
+}
+
+int dt_vision_n_units(const dt_vision_config *v) { return v ? n_of_tower(v) + 1 + v->n_deepstack : 0; }
 
 int dt_vision_first_unit(const dt_unit *units, int n_units)
 {
@@ -135,7 +140,7 @@ static dt_err add_pre_norm(const dt_projector_config *p, const struct building *
     static const char *const PARTS[] = {"weight", "bias"};
     for (int i = 0; i < (p->average ? 1 : 2) && p->pre_norm; i++) {
         char full[DT_NAME_MAX];
-        snprintf(full, sizeof full, "%s%s.%s", b->prefix, p->average ? "mm_soft_emb_norm" : "norm", PARTS[i]);
+        snprintf(full, sizeof full, "%s%s.%s", b->prefix, p->pre_norm, PARTS[i]);
         DT_TRY(dt_unit_add(b->unit, full, 1, &p->n_in, true, false, 0, i == 0 && !p->average));
         if (i == 0) b->unit->tensors[b->unit->n_tensors - 1].kind = DT_KIND_NORM;
     }
@@ -162,7 +167,7 @@ static dt_err build_projector(const dt_vision_config *v, int deep, dt_unit *u)
 dt_err dt_vision_build_units(const dt_vision_config *v, dt_unit *units)
 {
     for (int i = 0; i < dt_vision_n_units(v); i++) {
-        const int after = i - (int)v->n_blocks - 2; /* the tower */
+        const int after = i - n_of_tower(v);
         DT_TRY(after < 0 ? build_tower(v, i, &units[i]) : build_projector(v, after - 1, &units[i]));
         if (units[i].role == DT_UNIT_CARRIED) dt_units_choose_trained(&units[i], 1, NULL, NULL);
     }

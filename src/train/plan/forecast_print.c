@@ -71,6 +71,18 @@ static void print_speed(const dt_run *run, const forecast *f, int nranks, int cl
     fputc('\n', out);
 }
 
+/* Each micro-batch sends the same bytes, whatever its size. */
+static void print_advice(const dt_run *run, double exposed_s, double step_s, FILE *out)
+{
+    const dt_batching *b = &run->batching;
+    if (b->accumulation == 1 || exposed_s < 0.25 * step_s) return;
+    fprintf(out,
+            "communication is exposed for %.0f %% of the step, and each of the %" PRId64
+            " micro-batches sends as much:\nif memory allows, raise batch.micro_batch_size and lower "
+            "batch.gradient_accumulation_steps\n",
+            100 * exposed_s / step_s, b->accumulation);
+}
+
 /* Lower bounds of the step time: arithmetic only, kernels in sequence, then with communication. */
 static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *out)
 {
@@ -97,6 +109,7 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
         fprintf(out,
                 "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n",
                 run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK));
+    print_advice(run, f->step_s[AT_PEAK] - kernels, f->step_s[AT_PEAK], out);
 }
 
 static void print_head(const dt_run *run, const plan_setting *with, const dt_chip *chip, FILE *out)

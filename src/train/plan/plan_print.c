@@ -18,6 +18,7 @@ static int threads_planned(const dt_run *run, int ranks_per_node)
 typedef struct planner {
     dt_run *run;
     FILE *out;
+    const dt_plan_request *req;
     int nranks, per_node;
     const dt_chip *chip; /* NULL: without a time forecast */
     int ranks_unit;      /* suggested numbers of ranks are multiples of this; 0: suggest none */
@@ -160,6 +161,9 @@ static void print_start(const planner *p)
     for (int i = 1; i < p->run->n_trained; i++)
         fprintf(p->out, "also trained: %s, %" PRId64 " parameters\n", p->run->trained[i]->name,
                 dt_units_n_trainable(p->run->trained[i]->units, p->run->trained[i]->n_units));
+    if (!has_own_memory(p) && !strcmp(p->run->cfg.run_device, "auto"))
+        fputs("device: cpu (run.device = auto on this machine); to plan for GPUs, add --gpu NAME or run.device=cuda\n",
+              p->out);
     fprintf(p->out, "ranks: %d on %d node%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "",
             run_strategy(p->run).by_node && n_nodes > 1 ? ", each node with all states (zero.shard_group = node)" : "");
     fprintf(p->out,
@@ -169,7 +173,7 @@ static void print_start(const planner *p)
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
         fprintf(p->out, " and %d %s of %" PRId64 " token%s each", p->run->model_opt.max_images,
-                p->run->mc.vision->grids ? "cells of images" : "images", p->run->mc.vision->n_tokens,
+                dt_vision_has_cells(p->run->mc.vision) ? "cells of images" : "images", p->run->mc.vision->n_tokens,
                 p->run->mc.vision->n_tokens == 1 ? "" : "s");
     fputc('\n', p->out);
 }
@@ -351,8 +355,12 @@ static dt_err nothing_fits(const planner *p)
     const trial *t = &p->trials[i < 0 ? p->n - 1 : i];
     char remedy[REMEDY_TEXT];
     DT_TRY(say_remedy(p, is_auto, t, remedy));
-    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s", RUN_USABLE,
-                   (t->short_of ? t->short_of : &p->budget.memory[0])->name, remedy);
+    return dt_fail(DT_ERR_MEMORY, "no stage fits in %g of the %s: %s%s%s", RUN_USABLE,
+                   (t->short_of ? t->short_of : &p->budget.memory[0])->name, remedy,
+                   has_own_memory(p) && !p->req->host_memory
+                       ? "; --host-memory SIZE plans offload to a node with another memory than this machine"
+                       : "",
+                   p->ranks_unit == 0 ? "; --ranks-per-node N lets the plan use more nodes" : "");
 }
 
 /* ---- --gpu ------------------------------------------------------------------------------------------------------- */
@@ -391,7 +399,7 @@ static dt_err print_time(planner *p, int first)
 dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
 {
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
-    planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
+    planner p = {.run = run, .out = out, .req = req, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
     run->planned_data = (dt_axis){.name = "data", .size = req->nranks}, run->data = &run->planned_data;
     DT_TRY(find_chip(&p, req));

@@ -1,0 +1,90 @@
+#!/bin/bash
+# e2e_expert_groups.sh - experts in units of their own (zero.expert_group_size): the same bits as with all experts of a layer in one unit, at every
+# stage, on every number of ranks, with offload, recomputation, adapters and quantised bases; plans, checkpoints, ranks without tokens, faults.
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data
+sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nshared_expert_intermediate_size = 28\nnorm_topk_prob = true/' \
+    -e 's/^intermediate_size.*//' -e 's/^\[run\]/[run]\nreproducible = true/' "$tmp/tiny.ini"
+
+# 14 steps: the last batch of the epoch is incomplete, so ranks have micro-steps without tokens
+train 1 whole run.max_steps=14 checkpoint.save_steps=7 checkpoint.export=hf
+expect_exit "one rank, all experts together" 0
+for way in "1 0 3" "1 3 3" "2 0 3" "2 1 2" "2 2 3" "2 3 1" "2 3 3" "3 3 4"; do
+    set -- $way
+    train "$1" "groups$1$2$3" run.max_steps=14 zero.stage="$2" zero.expert_group_size="$3" checkpoint.export=hf
+    expect "$1 ranks at stage $2, groups of $3: the losses of one rank" close_losses whole "groups$1$2$3" 0
+    expect "and its weights" cmp "$tmp/whole/hf/model.safetensors" "$tmp/groups$1$2$3/hf/model.safetensors"
+    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+done
+train 1 six
+set -- zero.stage=3 zero.expert_group_size=2
+for way in model.activation_checkpointing=block model.activation_checkpointing=selective zero.offload_param=cpu \
+    "zero.offload_optimizer=cpu zero.offload_param=cpu" "zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path=$tmp" \
+    zero.overlap_comm=false zero.prefetch_bucket_size=700; do
+    train 2 way "$@" $way
+    expect "$way: the same losses" close_losses six way 0
+    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+    rm -rf "$tmp/way"
+done
+train 2 whole_frozen model.freeze="experts.3, experts.0.up_proj, mlp.gate" zero.stage=3
+train 2 frozen "$@" model.freeze="experts.3, experts.0.up_proj, mlp.gate"
+expect "frozen experts" close_losses whole_frozen frozen 0
+train 2 whole_all model.freeze=experts zero.stage=3
+train 2 all_frozen "$@" model.freeze=experts
+expect "all experts frozen" close_losses whole_all all_frozen 0
+train 2 muon_whole zero.stage=3 optimizer.type=muon
+train 2 muon "$@" optimizer.type=muon
+expect "Muon" close_losses muon_whole muon 1e-5
+
+cp "$tmp/tiny.ini" "$tmp/shared.ini"
+sed -i -e 's/^model_type.*/model_type = gpt_oss/' -e '/^shared_expert\|^norm_topk\|^moe_inter/d' -e 's/^num_hidden_layers/intermediate_size = 20\n&/' "$tmp/tiny.ini"
+train 1 biased
+expect_exit "experts with biases" 0
+train 2 biased_groups "$@"
+expect "in groups: the same losses" close_losses biased biased_groups 0
+cp "$tmp/shared.ini" "$tmp/tiny.ini"
+
+# checkpoints do not depend on the groups
+cp -r "$tmp/whole" "$tmp/resumed" && rm -rf "$tmp"/resumed/*14*.h5 "$tmp"/resumed/hf
+train 2 resumed "$@" run.max_steps=14 checkpoint.save_steps=0 checkpoint.export=hf
+expect_exit "a run resumes with other groups" 0
+expect "to the same weights" cmp "$tmp/whole/hf/model.safetensors" "$tmp/resumed/hf/model.safetensors"
+fails_alone 1 zero.gather 9 train 2 alone "$@"
+fails_alone 0 zero.reduce 5 train 2 alone "$@"
+
+# plans, errors
+plan_of() { run 0 ./dtrain --plan --ranks 256 --ranks-per-node 8 --device-memory 80G --host-memory 2048G input/models/deepseek-v3.ini zero.stage=3 "$@"; }
+total() { awk '$1 == 3 && NF > 6 { print $(NF - 1 - ($NF == "large" ? 2 : 1)); exit }' "$out" | numfmt --from=si; }
+plan_of zero.max_live_parameters=100000000000
+before=$(total)
+plan_of zero.expert_group_size=16
+after=$(total)
+[ "${after:-0}" -gt 0 ] && [ "$((after * 10))" -lt "$((before * 9))" ] && ok "groups lower the plan of a large mixture" ||
+    not_ok "groups lower the plan of a large mixture" "from ${before:-nothing} to ${after:-nothing}"
+run 0 ./dtrain --plan input/demo.ini zero.expert_group_size=1
+expect_exit "groups without experts are refused" 64
+expect_text "with the key" "zero.expert_group_size: the model has no experts"
+
+# generation in rollouts, adapters, quantised bases
+hf=$tmp/whole/hf
+printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
+./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
+for size in 0 2; do
+    run 2 ./dtrain input/grpo.ini model.path="$hf" run.output_dir="$tmp/grpo$size" data.train="$tmp/prompts.h5" data.seq_len=32 \
+        grpo.max_completion_length=8 checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage=3 zero.expert_group_size=$size run.reproducible=true \
+        grpo.beta=0.1 grpo.sync_reference_steps=1
+    expect_exit "GRPO, groups of $size" 0
+done
+expect "the same losses" close_losses grpo0 grpo2 0
+sed -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini" >"$tmp/.ini" && mv "$tmp/.ini" "$tmp/tiny.ini"
+lora="model.path=$hf lora.r=4 run.max_steps=3 lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj,gate.weight"
+for base in none int8 nf4; do
+    train 1 "lora_$base" $lora lora.base_quantization=$base
+    train 2 "lora_groups_$base" $lora lora.base_quantization=$base "$@"
+    expect "adapters on experts, base in $base: the same losses" close_losses "lora_$base" "lora_groups_$base" 0
+    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+    expect "the same adapter" cmp "$tmp/lora_$base/adapter/adapter_model.safetensors" "$tmp/lora_groups_$base/adapter/adapter_model.safetensors"
+done
+e2e_done
