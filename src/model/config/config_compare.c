@@ -51,6 +51,7 @@ static const struct field {
     FIELD("router_aux_loss_coef", router_aux_loss_coef, FIELD_REAL),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
+    FIELD("norm_bias", norm_bias, FIELD_BOOL),
     FIELD("embedding_multiplier", embedding_multiplier, FIELD_REAL),
     FIELD("attention_multiplier", attention_multiplier, FIELD_REAL),
     FIELD("residual_multiplier", residual_multiplier, FIELD_REAL),
