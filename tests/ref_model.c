@@ -372,19 +372,6 @@ static double mean_loss(const dt_batch *b, const float *logp)
     return b->n_target > 0 ? sum / (double)b->n_target : 0;
 }
 
-dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step, double *loss, float *logp)
-{
-    float *own = calloc((size_t)b->max_tok + 1, sizeof *own);
-    DT_CHECK(own, DT_ERR_MEMORY, "no memory");
-    dt_err err = dt_model_forward(r->model, b, train, step);
-    if (err == DT_OK) err = dt_model_logp(r->model, b, 1, own, NULL, NULL);
-    if (err == DT_OK && loss) *loss = mean_loss(b, own);
-    for (int32_t t = 0; err == DT_OK && logp && t < b->n_tok; t++) logp[t] = 0;
-    for (int64_t i = 0; err == DT_OK && logp && i < b->n_target; i++) logp[b->target_row[i]] = own[i];
-    free(own);
-    return err;
-}
-
 /* The losses of the routers, and their gradients for the next backward. */
 static dt_err balance(ref_model *r, double scale, double *loss)
 {
@@ -395,6 +382,21 @@ static dt_err balance(ref_model *r, double scale, double *loss)
     *loss = r->mc.router_aux_loss_coef * dt_model_balance_loss(&r->mc, load, scale, dload) +
             r->mc.router_z_loss_coef * dt_model_z_loss(&r->mc, load, scale, &dload[r->mc.num_experts]);
     return dt_model_balance(r->model, dload);
+}
+
+dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step, double *loss, float *logp)
+{
+    float *own = calloc((size_t)b->max_tok + 1, sizeof *own);
+    DT_CHECK(own, DT_ERR_MEMORY, "no memory");
+    dt_err err = dt_model_forward(r->model, b, train, step);
+    if (err == DT_OK) err = dt_model_logp(r->model, b, 1, own, NULL, NULL);
+    double balanced = 0;
+    if (err == DT_OK && train) err = balance(r, 1, &balanced);
+    if (err == DT_OK && loss) *loss = mean_loss(b, own) + balanced;
+    for (int32_t t = 0; err == DT_OK && logp && t < b->n_tok; t++) logp[t] = 0;
+    for (int64_t i = 0; err == DT_OK && logp && i < b->n_target; i++) logp[b->target_row[i]] = own[i];
+    free(own);
+    return err;
 }
 
 dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss)

@@ -66,8 +66,8 @@ double ref_weight(const dt_tensor *t, int64_t i);
 /** Batch k of sequences of these lengths; all tokens but `without_target` in every so many (0: none) have targets. */
 void ref_batch_fill(dt_batch *b, int64_t n_vocab, int64_t k, int n_seq, const int32_t *lens, int without_target_every);
 
-/** Mean over targets of -logp, with its per-token values (NULL: not wanted), by forward (train) and the logp-only
- *  head. */
+/** Mean over targets of -logp, with its per-token values (NULL: not wanted), by forward (train) and the logp-only head;
+ *  in training plus the losses of routers. */
 dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step, double *loss, float *logp);
 /** Forward, head, backward with u = scale / (targets of b); loss as above. */
 dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double scale, double *loss);

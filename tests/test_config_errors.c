@@ -182,7 +182,7 @@ static const struct {
     {"[model]\nmodel_type = mamba\n", NULL,
      "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, "
      "seed_oss, internlm3, ministral3, phi3, glm, glm4, granite, smollm3, gemma2, gemma3_text, qwen2_moe, qwen3_moe, "
-     "mixtral, deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, qwen3_5_text, "
+     "mixtral, deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, qwen3_5_text, qwen3_next, "
      "qwen3_5_moe_text, found 'mamba'"},
     /* all are reported, in order; keys after an unknown section are not checked */
     {"[run]\nseed = x\nthreads = y\n", "run.z=1",
