@@ -33,25 +33,8 @@ ends "several crops of an image" 65 run 0 ./dtrain-data -q --tokenizer $model --
 expect_text "are refused" 'do_pan_and_scan: expected false'
 
 # ---- training
-make_task sft run.max_steps=4 model.path=$model data.train="$tmp/chats.h5" data.shuffle=false data.seq_len=96 batch.train_batch_size=6 \
-    batch.micro_batch_size=2 optimizer.lr=3e-3 run.reproducible=true vision.train=tower,projector,llm
-ends "one rank" 0 train 1 ref
-expect "as much memory as planned" as_planned
-for case in "3 2" "3 3" "1 3"; do
-    read -r np stage <<<"$case"
-    train "$np" "same$np$stage" zero.stage="$stage"
-    expect "$np ranks at stage $stage: as much memory as planned" as_planned
-    expect "the same bits" same_model "$(newest ref)" "$(newest "same$np$stage")"
-done
-train 1 packed data.packing=bfd data.seq_len=192
-expect "packed samples have the losses of separate ones" close_losses ref packed 2e-6
-train 2 stopped run.max_steps=2 batch.micro_batch_size=1
-train 2 stopped run.max_steps=4 batch.micro_batch_size=1
-train 2 whole batch.micro_batch_size=1
-expect "a resumed run has the same bits" same_model "$(newest whole)" "$(newest stopped)"
-train 2 plain vision.train=projector,llm batch.micro_batch_size=1
-train 2 cached vision.train=projector,llm batch.micro_batch_size=1 vision.feature_cache="$tmp/features"
-expect "cached features: the same bits" same_model "$(newest plain)" "$(newest cached)"
+length=96
+. "$(dirname "$0")/vision_common.sh"
 ends "texts only, with the whole model" 0 train 2 texts data.train="$tmp/texts.h5" vision.train=llm batch.micro_batch_size=1
 ends "bf16" 0 train 1 half precision.dtype=bf16
 ends "adapters on an int8 base" 0 train 1 int8 vision.train=llm lora.r=2 lora.base_quantization=int8

@@ -56,9 +56,9 @@ typedef struct zero_part_layout {
 
 typedef struct zero_unit_layout {
     zero_part_layout part[DT_N_PARTS];
+    bool inner; /* held while the unit before it is (DT_UNIT_EXPERTS) */
     /* trained part only */
     /* has no frozen tensor, and all are divided or none: only padding lies between the runs */
-    bool inner; /* held while the unit before it is (DT_UNIT_EXPERTS) */
     bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int first_span, n_spans;
