@@ -76,12 +76,12 @@ COLD      = adapter chat checkpoint config jinja main make perfmodel plot pretra
 O2_OR_O1  = $(if $(CFLAGS_GIVEN),-O2,$(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2))
 $(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)
-	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(patsubst -O2,$(O2_OR_O1),$(CFLAGS)) -MMD -MP -c -o $@ $<
+	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(patsubst -O2,$(O2_OR_O1),$(CFLAGS)) -MMD -MP -c -o $@ $<
 # Kernels are compiled once per instruction set. DT_ISA is the name of the set.
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
-	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
+	$$(call SAY,CC,$$@)$(COMPILE) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 # Instruction sets of the programs. When they change, the code that selects one is recompiled.

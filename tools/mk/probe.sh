@@ -12,6 +12,10 @@ package() { if pkg-config --exists "$1" 2>/dev/null; then echo "$1"; fi; }
 compiles() { $mpicc "$@" -E -x c /dev/null >/dev/null 2>&1; }
 
 echo "MPI := $mpi"
+# Compiling without the wrapper saves a process for each file. Only where it can tell its command.
+compile=$($mpicc -show -c x.c 2>/dev/null | sed 's/ -c x\.c//')
+[ "$("$here/../mpi.sh" kind ${compile:-false})" = "$mpi" ] || compile=$mpicc
+echo "COMPILE := $compile"
 [ "${HDF5_GIVEN:-undefined}" != undefined ] || echo "HDF5 := $HDF5"
 echo "HDF5_CFLAGS ?= $(flags --cflags "$HDF5")"
 echo "HDF5_LIBS ?= $(if [ -n "$HDF5" ]; then flags --libs "$HDF5"; else echo -lhdf5; fi)"
