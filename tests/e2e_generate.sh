@@ -113,6 +113,12 @@ printf 'hello\n\nand you\n' | timeout 240 $MPIRUN -np 2 ./dtrain-generate "$m" -
 expect the_same_conversation_on_2_ranks cmp "$tmp/text" "$tmp/talk"
 printf 'hello\nand you\nand I\n' | timeout 240 ./dtrain-generate "$m" --chat --context 40 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
 expect_text a_long_conversation_forgets_its_beginning 'its oldest messages are dropped'
+printf 'hello\n%200s\nhello\n' long | timeout 240 ./dtrain-generate "$m" --chat --context 60 --max-new-tokens 5 --threads 1 >"$tmp/text" 2>"$out"
+expect_text "a message that is too long is dropped" 'the message is dropped: with this message .* raise --context'
+expect_text "the conversation continues, with what was said before" ' [1-9][0-9]* reused'
+expect "the other messages are answered" test "$(grep -c . "$tmp/text")" -ge 2
+ends_saying "without another message it is an error" 65 'with this message .* raise --context' \
+    run 0 ./dtrain-generate "$m" --chat --prompt "$(printf %200s long)" --context 60 --max-new-tokens 5 --threads 1
 
 mkfifo "$tmp/line"
 ./dtrain-generate "$m" --chat --max-new-tokens 5 --threads 1 <"$tmp/line" >"$tmp/text" 2>"$out" &

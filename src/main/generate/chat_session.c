@@ -236,22 +236,47 @@ static bool forget_oldest(chat *c)
     return true;
 }
 
+/* Encode messages with the last n_images of the images. */
+static dt_err encode(const chat *c, const dt_messages *m, int n_images, dt_ids *ids)
+{
+    const app *a = c->a;
+    ids->n = 0;
+    DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, m, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
+    if (a->reader.n_image_tokens == 0) return DT_OK;
+    return dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens,
+                                  c->n_cells + c->messages.images.n - n_images, n_images, ids, NULL, 0);
+}
+
+/* The last message fits if those between the system message and it are dropped. */
+static dt_err check_fits_alone(const chat *c, dt_ids *ids, int64_t most)
+{
+    const dt_messages *m = &c->messages;
+    const dt_message *last = &m->item[m->n - 1];
+    dt_message item[2];
+    dt_messages alone = *m;
+    alone.item = item;
+    alone.n = 0;
+    if (m->n > 1 && m->item[0].role == DT_ROLE_SYSTEM) item[alone.n++] = m->item[0];
+    item[alone.n++] = *last;
+    DT_TRY(encode(c, &alone, count_placeholders(c, last->text, last->nbytes), ids));
+    DT_CHECK((int64_t)ids->n <= most, DT_ERR_DATA,
+             "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
+             " of them reserved for the answer; shorten it, or raise --context",
+             ids->n, c->max_len, c->max_len - most);
+    return DT_OK;
+}
+
 /* Encode the conversation, leaving room for an answer. */
 static dt_err render(chat *c, dt_ids *ids)
 {
     app *a = c->a;
     const int64_t room = a->opt.max_new_tokens < c->max_len / 4 ? a->opt.max_new_tokens : c->max_len / 4;
     for (bool told = false;; told = true) {
-        ids->n = 0;
-        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, &c->messages, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
-        if (a->reader.n_image_tokens > 0)
-            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->n_cells,
-                                          c->messages.images.n, ids, NULL, 0));
+        DT_TRY(encode(c, &c->messages, c->messages.images.n, ids));
         if ((int64_t)ids->n + room <= c->max_len) break;
-        DT_CHECK(forget_oldest(c), DT_ERR_DATA,
-                 "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
-                 " of them reserved for the answer; shorten it, or raise --context",
-                 ids->n, c->max_len, room);
+        if (!told) DT_TRY(check_fits_alone(c, ids, c->max_len - room));
+        DT_CHECK(forget_oldest(c), DT_ERR_DATA, "the template adds so many tokens that --context %d is too small",
+                 c->max_len);
         if (!told && a->comm.rank == 0)
             DT_WARN("the conversation exceeds %d tokens, so its oldest messages are dropped", c->max_len);
     }
@@ -293,22 +318,27 @@ static void set_prompt(chat *c, const dt_ids *ids)
     c->n_kept += same;
 }
 
+/* The prompt that ends with the last message. */
+static dt_err ask(chat *c)
+{
+    dt_ids ids = {0};
+    const dt_err err = together(&c->a->comm, render(c, &ids));
+    if (err == DT_OK) set_prompt(c, &ids);
+    free(ids.id);
+    return err;
+}
+
 static dt_err answer(chat *c)
 {
     app *a = c->a;
     dt_sequence *seq = &c->seq;
     dt_generate_stats stats;
-    dt_ids ids = {0};
     size_t n = 0;
     bool stopped;
-    dt_err err = together(&a->comm, render(c, &ids));
-    if (err == DT_OK) set_prompt(c, &ids);
-    free(ids.id);
-    DT_TRY(err);
     interrupted = 0;
     a->shown = 0;
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
+    const dt_err err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     DT_TRY(c->g.lockstep ? err : together(&a->comm, err));
@@ -376,16 +406,29 @@ static dt_err show_asked(chat *c, char *path)
     return DT_OK;
 }
 
+/* Report why the message is not answered, and continue the conversation. */
+static void drop_message(const chat *c)
+{
+    if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", dt_error_message());
+    dt_error_clear();
+}
+
+/* Answer a user's message. If the template refuses it or it does not fit, the conversation continues without it,
+ * unless it was the only one (--prompt). */
 static dt_err hear(chat *c, char *text)
 {
     if (check_places(c, text) != DT_OK) {
-        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", dt_error_message());
-        dt_error_clear();
+        drop_message(c);
         free(text);
         return DT_OK;
     }
     TOGETHER(c->a, say_with_images(c, text));
-    return answer(c);
+    const dt_err err = ask(c);
+    if (err != DT_ERR_DATA || c->a->opt.prompt) return err == DT_OK ? answer(c) : err;
+    const dt_message *last = &c->messages.item[--c->messages.n];
+    c->messages.images.n -= count_placeholders(c, last->text, last->nbytes);
+    drop_message(c);
+    return DT_OK;
 }
 
 static dt_err talk(chat *c)
