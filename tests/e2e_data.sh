@@ -13,6 +13,9 @@ ends "no input" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5"
 ends_saying "unknown option" 64 "no-such-thing" run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
 prints "the nearest option is named" 'unknown option; the nearest is --tokenizer' run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
 ends_saying "a Jinja file that is missing" 65 'no-chat.jinja: cannot' run 0 ./dtrain-data --template no-chat.jinja -o "$tmp/x.h5" README.md
+echo '{% for m in messages %}' >"$tmp/open.jinja"
+ends_saying "a Jinja file that is damaged" 64 "the chat template in $tmp/open.jinja cannot be evaluated" \
+    run 0 ./dtrain-data --tokenizer tests/data/tokenizer/smollm --template "$tmp/open.jinja" -o "$tmp/x.h5" input/chat.jsonl
 ends "an invalid number" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
 ends "unknown kind" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 ends "unknown template" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md

@@ -155,6 +155,8 @@ static dt_err look_at(dt_chat *c)
     return dt_chat_look_at_tools(c);
 }
 
+static bool is_jinja_file(const char *name) { return dt_has_ending(name, ".jinja") || dt_has_ending(name, ".j2"); }
+
 static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
 {
     DT_CHECK(c->name = strdup(name), DT_ERR_MEMORY, "out of memory for a chat template");
@@ -168,8 +170,8 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
     char why[1024];
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
-    return dt_fail(DT_ERR_USAGE, "template: the chat template in %s cannot be evaluated: %s; %s",
-                   dt_chat_place(c->tokenizer), why, advice);
+    const char *place = is_jinja_file(name) ? name : dt_chat_place(c->tokenizer);
+    return dt_fail(DT_ERR_USAGE, "template: the chat template in %s cannot be evaluated: %s; %s", place, why, advice);
 }
 
 /* The template that transformers uses for conversations with tools. text: NULL: there is none. */
@@ -204,8 +206,6 @@ static dt_err open_jinja_file(dt_chat *c, const char *path)
     free(text);
     return err;
 }
-
-static bool is_jinja_file(const char *name) { return dt_has_ending(name, ".jinja") || dt_has_ending(name, ".j2"); }
 
 static dt_err open_form(dt_chat *c, const char *name)
 {
