@@ -16,7 +16,7 @@ for way in "1 0 3" "1 3 3" "2 0 3" "2 1 2" "2 2 3" "2 3 1" "2 3 3" "3 3 4"; do
     train "$1" "groups$1$2$3" run.max_steps=14 zero.stage="$2" zero.expert_group_size="$3" checkpoint.export=hf
     expect "$1 ranks at stage $2, groups of $3: the losses of one rank" close_losses whole "groups$1$2$3" 0
     expect "and its weights" cmp "$tmp/whole/hf/model.safetensors" "$tmp/groups$1$2$3/hf/model.safetensors"
-    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+    expect "memory as planned" as_planned
 done
 # two ranks with four samples in each micro-step: in that batch one of them has a micro-step without tokens
 train 2 four zero.stage=3 run.max_steps=14 batch.micro_batch_size=4
@@ -30,7 +30,7 @@ for way in model.activation_checkpointing=block model.activation_checkpointing=s
     zero.overlap_comm=false zero.prefetch_bucket_size=700; do
     train 2 way "$@" $way
     expect "$way: the same losses" close_losses six way 0
-    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+    expect "memory as planned" as_planned
     rm -rf "$tmp/way"
 done
 train 2 whole_frozen model.freeze="experts.3, experts.0.up_proj, mlp.gate" zero.stage=3
@@ -89,7 +89,7 @@ for base in none int8 nf4; do
     train 1 "lora_$base" $lora lora.base_quantization=$base
     train 2 "lora_groups_$base" $lora lora.base_quantization=$base "$@"
     expect "adapters on experts, base in $base: the same losses" close_losses "lora_$base" "lora_groups_$base" 0
-    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+    expect "memory as planned" as_planned
     expect "the same adapter" cmp "$tmp/lora_$base/adapter/adapter_model.safetensors" "$tmp/lora_groups_$base/adapter/adapter_model.safetensors"
 done
 e2e_done

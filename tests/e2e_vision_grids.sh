@@ -167,6 +167,20 @@ printf 'P6 200 1 255\n' >"$tmp/long.ppm"
 head -c 600 /dev/zero >>"$tmp/long.ppm"
 chat "What?" --image "$tmp/long.ppm"
 expect_exit "a long image may have more cells than max_pixels has" 0
+# An image that is replaced between the two times that it is read: the second prompt's, while the first one is answered.
+square() { printf "P6 $1 $1 255\n" && head -c $((3 * $1 * $1)) /dev/zero; }
+square 24 >"$tmp/square.ppm"
+for _ in 1 2; do echo '{"prompt": "<image>What?", "image": "square.ppm"}'; done >"$tmp/squares.jsonl"
+DTRAIN_FAULT=generate.pass:0:2:stop ./dtrain-generate $grids/qwen3_vl --prompts "$tmp/squares.jsonl" --batch-size 1 --greedy --max-new-tokens 8 \
+    >"$out" 2>&1 </dev/null &
+is_stopped() { grep -q '^State:.T' "/proc/$1/status"; }
+wait_for is_stopped $!
+square 36 >"$tmp/square.ppm"
+kill -CONT $!
+wait $!
+expect "an image that grows during a run" test $? = 65
+expect_text "is refused" 'square.ppm: the image was replaced during the run by one of another size'
+
 printf 'a <|image_pad|> b\nWhat?\n' | ./dtrain-generate $grids/qwen3_vl --chat --greedy --max-new-tokens 4 >"$tmp/answer" 2>"$out"
 expect "a conversation continues after the placeholder's token without an image" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/answer")" = 0-1
 expect_text "which is dropped" 'message is dropped: the text has the token <|image_pad|>'

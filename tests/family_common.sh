@@ -8,14 +8,14 @@ expect "the memory is that of the plan" as_planned
 for stage in 0 1 2 3; do
     train 2 "two$stage" zero.stage=$stage
     expect "stage $stage on two ranks has the losses of one rank" close_losses one "two$stage" 1e-5
-    as_planned && ok "stage $stage: memory as planned" || not_ok "stage $stage: memory as planned" "$(tail -3 "$out")"
+    expect "stage $stage: memory as planned" as_planned
 done
 train 2 offload zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
 expect "offload has the losses of one rank" close_losses one offload 1e-5
 for way in selective block; do
     train 1 "again_$way" model.activation_checkpointing=$way
     expect "activation_checkpointing = $way has the same losses" close_losses one "again_$way" 0
-    as_planned && ok "$way: memory as planned" || not_ok "$way: memory as planned" "$(tail -3 "$out")"
+    expect "$way: memory as planned" as_planned
 done
 train 2 resumed zero.stage=3 checkpoint.resume="$tmp/one" run.max_steps=6
 expect_exit "a run resumes" 0
@@ -59,7 +59,7 @@ for np in 1 2; do
     train $np "grpo$np" run.max_steps=3 zero.stage=$((3 * (np - 1))) model.path="$tmp/one/hf" model.tokenizer=bytes data.train="$tmp/rollouts.h5" \
         data.validation="$tmp/held_out.h5" "grpo.reward_funcs=keywords:e|a|o"
     expect_exit "grpo on $np rank(s)" 0
-    as_planned && ok "grpo on $np: memory as planned" || not_ok "grpo on $np: memory as planned" "$(tail -3 "$out")"
+    expect "grpo on $np: memory as planned" as_planned
 done
 
 full_only

@@ -4,11 +4,13 @@
 
 Needs transformers and tokenizers. Each case samples a tokenizer.json (of five kinds), tokenizer_config.json, special_tokens_map.json, added_tokens.json
 and the model_type of config.json: which tokens each names, with which flags, as texts or as objects. The answers are the ids of texts without and with
-what the tokenizer puts around them, the size of the vocabulary, and bos and eos.
+what the tokenizer puts around them, the size of the vocabulary, and bos and eos. "families" are the ids of one text for every model type that dtrain
+reads (except Gemma's, which have stages of their own) and each class that tokenizer_config.json may name. The fixture has 80 cases.
 """
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 
@@ -19,8 +21,10 @@ from transformers import AutoTokenizer
 CORPUS = ["the model reads the text of the files", "hello there, the 12 other tokens", "a token of the vocabulary is the last one",
           "def f(x):\n    return x + 12\n", "Été à la mer, où l'été"]
 GPT4 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+MARKS = GPT4.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "[PAD]", "<tool>", "é", "NaN", "the", "<x y>", "<|a|>", "<|ab|>", "ÉT",
           " w", "<image>", "e\u0301q"]
+WORDS = "हिन्दी में हिन्दी 1234 किताब, the\n\nfiles 1234"
 PIECES = [" ", "  ", "\n", "hello", "the", "a b", "Été 12", "e\u0301", "日本", " x"]
 CLASSES = [None, "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast",
            "LlamaTokenizer", "LlamaTokenizerFast", "NobodysTokenizer", "PreTrainedTokenizer"]
@@ -49,25 +53,25 @@ def byte_level(kind):
     t = Tokenizer(models.BPE())
     if kind == "qwen":
         t.normalizer = normalizers.NFC()
-    pattern = GPT4 if kind == "qwen" else GPT4.replace(r"\p{N}|", r"\p{N}{1,3}|")
+    pattern = {"qwen": GPT4, "marks": MARKS}.get(kind, GPT4.replace(r"\p{N}|", r"\p{N}{1,3}|"))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "gpt2" else pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.decoder = decoders.ByteLevel()
-    t.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=290, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+    t.train_from_iterator(CORPUS + [WORDS] * (kind == "marks"), trainers.BpeTrainer(vocab_size=310 if kind == "marks" else 290, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
                                                       special_tokens=["<|endoftext|>"] if kind == "gpt2" else []))
     made = dict(json.loads(t.to_str()), added_tokens=[])
     made["model"]["ignore_merges"] = kind == "llama3"
     return made
 
 
-BASES = {kind: sentencepiece(kind) if kind in ("llama2", "metaspace") else byte_level(kind) for kind in FITTING}
+BASES = {kind: sentencepiece(kind) if kind in ("llama2", "metaspace") else byte_level(kind) for kind in [*FITTING, "marks"]}
 
 
 class Case:
     """The files of one directory, by name."""
 
     def __init__(self, r):
-        self.r, self.kind = r, r.choice(list(BASES))
+        self.r, self.kind = r, r.choice(list(FITTING))
         self.vocab = BASES[self.kind]["model"]["vocab"]
         self.tokenizer, self.files = {}, {}
         self.draw_own()
@@ -206,6 +210,27 @@ class CodeLlama:
         return ["    return x", " the files", "the text", "<s>  the text", "</s>hello\n", "▁<PRE>the files▁<MID> x"]
 
 
+class Family:
+    """A directory without special tokens."""
+
+    def __init__(self, model_type, name):
+        self.kind, self.tokenizer = "marks", {"added_tokens": []}
+        self.files = {"tokenizer_config.json": {"tokenizer_class": name} if name else {}, "config.json": {"model_type": model_type}}
+
+
+def families():
+    """[ids, [[model type, class], ...]] of each result."""
+    types = re.findall(r"TYPE\((\w+)\)", open(os.path.join(os.path.dirname(__file__), "../include/dtrain/config/model_types.h")).read())
+    types += ["llava", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl", "internlm2"]
+    found = {}
+    for model_type in types:
+        for name in None, "TokenizersBackend", "GPT2Tokenizer", "Qwen2Tokenizer", "LlamaTokenizerFast":
+            if not model_type.startswith("gemma"):
+                case = answers(Family(model_type, name), [WORDS])
+                found.setdefault(str(case["texts"][0][1]), []).append([model_type, name or ""])
+    return [[json.loads(ids), of] for ids, of in found.items()]
+
+
 def main():
     n, seed = (int(a) for a in (sys.argv[1:] + ["60", "1"][len(sys.argv) - 1:]))
     cases = []
@@ -219,6 +244,8 @@ def main():
     print(",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in BASES.items()))
     print('}, "cases": [')
     print(",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases))
+    print('], "text": ' + json.dumps(WORDS, ensure_ascii=False) + ', "families": [')
+    print(",\n".join(json.dumps(f, separators=(",", ":")) for f in families()))
     print("]}")
 
 

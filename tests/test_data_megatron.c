@@ -42,11 +42,25 @@ static void draw_documents(documents *d, int n, int longest, int32_t vocab)
     }
 }
 
+/* length: of the sequences; first: the first sequence of each document, and their number. */
+static void put_index(file *x, int code, int n_sequences, const int *length, int n_documents, const int *first)
+{
+    uint64_t pointer = 0;
+    memcpy(x->at, "MMIDIDX\0\0", x->n = 9);
+    put(x, 1, 8);
+    put(x, (uint64_t)code, 1);
+    put(x, (uint64_t)n_sequences, 8);
+    put(x, (uint64_t)n_documents + 1, 8);
+    for (int i = 0; i < n_sequences; i++) put(x, (uint64_t)length[i], 4);
+    for (int i = 0; i < n_sequences; i++) put(x, pointer, 8), pointer += (uint64_t)(length[i] * sizes[code]);
+    for (int i = 0; i <= n_documents; i++) put(x, (uint64_t)first[i], 8);
+}
+
 /* As IndexedDatasetBuilder writes them. Of a document several sequences: up to `most` tokens each. */
 static void build(const documents *d, int code, int most, file *b, file *x)
 {
     int length[4096], n_sequences = 0, first[MOST_DOCUMENTS + 1] = {0};
-    b->n = x->n = 0;
+    b->n = 0;
     for (int i = 0; i < d->n; i++) {
         int left = d->start[i + 1] - d->start[i];
         do {
@@ -56,15 +70,7 @@ static void build(const documents *d, int code, int most, file *b, file *x)
         first[i + 1] = n_sequences;
     }
     for (int t = 0; t < d->n_tok; t++) put(b, (uint64_t)(int64_t)d->id[t], sizes[code]);
-    memcpy(x->at, "MMIDIDX\0\0", x->n = 9);
-    put(x, 1, 8);
-    put(x, (uint64_t)code, 1);
-    put(x, (uint64_t)n_sequences, 8);
-    put(x, (uint64_t)d->n + 1, 8);
-    uint64_t pointer = 0;
-    for (int i = 0; i < n_sequences; i++) put(x, (uint64_t)length[i], 4);
-    for (int i = 0; i < n_sequences; i++) put(x, pointer, 8), pointer += (uint64_t)(length[i] * sizes[code]);
-    for (int i = 0; i <= d->n; i++) put(x, (uint64_t)first[i], 8);
+    put_index(x, code, n_sequences, length, d->n, first);
 }
 
 static void put_file(const char *path, const file *f)
@@ -341,6 +347,54 @@ TEST(the_fingerprint_covers_both_files)
     assert_true(fingerprint(bin) != good && fingerprint(idx) != good);
     write_both(&good_b, &good_x);
     assert_true(fingerprint(bin) == good);
+}
+
+/* Copied in chunks of 65536 tokens, which end within documents: the choice between training and validation depends on a
+ * document alone. */
+TEST(equal_documents_are_on_one_side_of_the_split)
+{
+    enum { N = 330, LEN = 997, KINDS = 8 };
+    static file x;
+    static int length[N], first[N + 1];
+    char held_out[128];
+    int n[2][KINDS] = {{0}};
+    FILE *to = fopen(bin, "wb");
+    for (int i = 0; i < N; i++) length[i] = LEN, first[i + 1] = i + 1;
+    for (int i = 0; i < N * LEN; i++) fputc(i / LEN % KINDS, to);
+    assert_int_equal(fclose(to), 0);
+    put_index(&x, UINT8, N, length, N, first);
+    put_file(idx, &x);
+    snprintf(held_out, sizeof held_out, "%s", in_folder("held_out.h5"));
+    const char *const inputs[] = {bin};
+    dt_make_options o = {.output = h5,
+                         .validation = held_out,
+                         .validation_fraction = 0.5,
+                         .inputs = inputs,
+                         .n_inputs = 1,
+                         .kind = "auto",
+                         .format = "auto",
+                         .documents = "files",
+                         .tokenizer = "bytes",
+                         .chat_template = "auto",
+                         .mask = "auto",
+                         .prefer = "better",
+                         .truncate = "auto",
+                         .force = true};
+    dt_make_stats stats;
+    assert_int_equal(dt_make_datasets(&o, &stats), DT_OK);
+    for (int side = 0; side < 2; side++) {
+        dt_dataset *d;
+        int32_t id;
+        assert_int_equal(dt_dataset_open(&d, side ? held_out : h5), DT_OK);
+        for (int64_t i = 0, at, len; i < dt_dataset_get_info(d)->n_documents; i++) {
+            assert_int_equal(dt_dataset_document(d, i, &at, &len), DT_OK);
+            assert_int_equal(dt_dataset_read_tokens(d, at, 1, &id), DT_OK);
+            assert_int_equal(len, LEN);
+            n[side][id]++;
+        }
+        dt_dataset_close(d);
+    }
+    for (int k = 0; k < KINDS; k++) assert_true(n[0][k] == 0 || n[1][k] == 0);
 }
 
 static int open_files(void **state)

@@ -70,6 +70,8 @@ TEST(errors_name_template_and_line)
         {"{{ raise_exception('a\\nb') }}", "the template refuses: a b", true},
         {"{{ 'a' + 1 }}", "values of types str and int have no operator +", false},
         {"{{ 'abc'.center(9) }}", "the method center is not supported", false},
+        {"{{ 'abc'[' casefold']() }}", " casefold is undefined: it cannot be called",
+         false}, /* also a sanitizer's case */
         {"{{ '99999999999999999999' | int }}", "integers of more than 64 bits are not supported", false},
         {"{{ 1e30 | int }}", "integers of more than 64 bits are not supported", false},
     };

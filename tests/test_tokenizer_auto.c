@@ -120,6 +120,37 @@ TEST(ids_are_those_of_auto_tokenizer)
     }
 }
 
+/* Files of several families name a class whose stages are not those of the model. */
+TEST(model_types_have_the_classes_of_auto_tokenizer)
+{
+    size_t i, k;
+    json_t *family, *of;
+    int n_bad = 0;
+    json_array_foreach(json_object_get(data, "families"), i, family)
+        json_array_foreach(json_array_get(family, 1), k, of)
+    {
+        const char *type = json_string_value(json_array_get(of, 0)), *class = json_string_value(json_array_get(of, 1));
+        json_t *c = json_pack("{s:s, s:{}, s:{s:{s:s*}, s:{s:s}}}", "base", "marks", "tokenizer", "files",
+                              "tokenizer_config.json", "tokenizer_class", *class ? class : NULL, "config.json",
+                              "model_type", type);
+        assert_non_null(c);
+        write_case(c);
+        dt_tokenizer *t = open_case(i);
+        const json_t *words = json_object_get(data, "text");
+        const dt_span span = {.text = json_string_value(words), .nbytes = json_string_length(words)};
+        dt_encoder *e;
+        dt_ids ids = {0};
+        assert_int_equal(dt_encoder_open(&e, t), DT_OK);
+        assert_int_equal(dt_encode(e, &span, 1, 0, &ids, NULL), DT_OK);
+        if (!same(json_array_get(family, 0), &ids, -1)) print_error("%s, class %s: other ids\n", type, class), n_bad++;
+        free(ids.id);
+        dt_encoder_close(e);
+        dt_tokenizer_close(t);
+        json_decref(c);
+    }
+    assert_int_equal(n_bad, 0);
+}
+
 /* In whatever file the new token is, it comes after those that other files define. */
 TEST(a_new_token_moves_no_other)
 {

@@ -322,7 +322,7 @@ static bool listed(const char *names, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *at = names; n > 0 && (at = strstr(at, name)); at += n)
-        if (at[-1] == ' ' && at[n] == ' ') return true;
+        if (at > names && at[-1] == ' ' && at[n] == ' ') return true;
     return false;
 }
 

@@ -350,7 +350,7 @@ static void print_text(const file_info *f, const options *o)
                    f->n_images, f->images.grids ? " cells" : "", f->images.size, f->images.size, f->images.n_tokens,
                    f->images.n_tokens == 1 ? "" : "s", f->images.token);
         if (o->images)
-            printf("  picture      %s has the first %" PRId64 " of them\n", o->images,
+            printf("  plot         %s shows %" PRId64 " of them, evenly spaced\n", o->images,
                    dt_min_i64(o->n_images, f->n_images));
     }
     print_verdict(f);

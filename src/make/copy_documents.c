@@ -44,14 +44,14 @@ static dt_err add(copy *c, dt_dataset *d, int64_t first, int64_t n, bool begins,
     return DT_OK;
 }
 
-/* A document may be longer than a chunk. */
+/* A document may be longer than a chunk. Its first part, which is hashed, does not depend on earlier documents. */
 static dt_err copy_document(copy *c, dt_dataset *d, int64_t i)
 {
     int64_t first, n;
     DT_TRY(dt_dataset_document(d, i, &first, &n));
     for (int64_t done = 0, k; done == 0 || done < n; done += k) {
-        if (c->chunk.n_items == DT_CHUNK_ITEMS || c->chunk.ids[0].n == MOST_IDS) DT_TRY(hand_over(c));
-        k = dt_min_i64(n - done, MOST_IDS - (int64_t)c->chunk.ids[0].n);
+        k = dt_min_i64(n - done, MOST_IDS);
+        if (c->chunk.n_items == DT_CHUNK_ITEMS || (int64_t)c->chunk.ids[0].n + k > MOST_IDS) DT_TRY(hand_over(c));
         DT_TRY(add(c, d, first + done, k, done == 0, done + k == n));
         if (n == 0) break;
     }

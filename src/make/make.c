@@ -363,6 +363,7 @@ static dt_err open_wrapping(make *k, dt_encoder **e)
     DT_TRY(dt_encoder_open(e, k->tokenizer));
     if (!o->preprocessor || !o->wrapped) return DT_OK;
     free(k->image_text);
+    k->image_text = NULL;
     const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
     return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, &wrap, &k->image_text), "%s: ", k->opt->tokenizer);
 }
@@ -477,6 +478,7 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     const dt_err err = run(&k);
     dt_outputs_free(&k.outputs);
     free(k.inputs);
+    free(k.image_text);
     dt_reader_close(&k.reader);
     for (int i = 0; k.workers && i < k.n_threads; i++) {
         dt_encoder_close(k.workers[i].encoder);

@@ -66,6 +66,7 @@ dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokeniz
     if (!rec) return DT_OK;
     DT_ALLOC(r->headers, r->n_paths + 1, "out of memory for the names of columns");
     if (!opt->rec.longest && !dt_rec_has_samples(rec)) return DT_OK;
+    r->scanned = true;
     return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest, opt->stop);
 }
 
@@ -137,6 +138,8 @@ static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
     dt_reader *r = self;
     if (!r->begun) return put_header(r, text, nbytes, line);
     const int64_t row = r->row++;
+    DT_CHECK(row < r->rows.n || !r->scanned, DT_ERR_DATA, "%s: the file has grown since its rows were counted",
+             r->path);
     if (r->rows.keep && !r->rows.keep[row]) return DT_OK;
     const int64_t number = r->n_kept++;
     const uint32_t tasks = dt_rec_tasks_of(r->rec, false, number, r->rows.n_kept);

@@ -15,6 +15,7 @@ typedef struct dt_reader {
     int chunk_items;      /* maximum records per chunk */
     const dt_rec *rec;    /* NULL: inputs are text and JSON */
     dt_rec_rows rows;
+    bool scanned;           /* rows were counted in a first pass */
     dt_csv_header *headers; /* [n_paths] */
     /* only used by the reading thread */
     dt_pipeline *pipeline;

@@ -34,6 +34,7 @@ typedef enum dt_auto_class {
     DT_AUTO_BACKEND,
     DT_AUTO_GPT2,
     DT_AUTO_QWEN2,
+    DT_AUTO_QWEN3_5,
     DT_AUTO_LLAMA,
     DT_AUTO_CODE_LLAMA
 } dt_auto_class;

@@ -1,5 +1,5 @@
 /* auto_class.c - the class that AutoTokenizer of transformers 5.24 chooses, and its stages
- * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,llama,code_llama}/tokenization_*.py). */
+ * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,qwen3_5,llama,code_llama}/tokenization_*.py). */
 #include "auto.h"
 #include "dtrain/io/io.h"
 
@@ -71,39 +71,53 @@ static void class_in(const dt_spec *file, char name[64])
     snprintf(name, 64, "%.*s", (int)(n > 4 && is(text + n - 4, "Fast") ? n - 4 : n < 63 ? n : 63), text ? text : "");
 }
 
+/* Classes with their own stages, and the model types that AutoTokenizer assigns to each class. */
+static const struct {
+    const char *name, *types;
+} CLASSES[] = {
+    [DT_AUTO_BACKEND] = {"TokenizersBackend",
+                         " arctic ernie4_5 ernie4_5_moe flex_olmo glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe "
+                         "gpt_bigcode granite granitemoe granitemoehybrid granitemoeshared hyperclovax internlm2 "
+                         "internlm3 iquestcoder jamba kimi_k25 kimi_linear llava llava_next mimo_v2_flash minicpm3 "
+                         "minimax_m2 ministral ministral3 mistral mistral3 mixtral modernbert-decoder nemotron olmo2 "
+                         "olmo3 olmo_hybrid persimmon phi3 phi3_v phimoe pixtral stablelm vipllava "},
+    [DT_AUTO_GPT2] = {"GPT2Tokenizer", " codegen dbrx emu3 gpt2 gpt_neo gptj jais2 opt phi starcoder2 "},
+    [DT_AUTO_QWEN2] = {"Qwen2Tokenizer", " internvl qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 "
+                                         "qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe "},
+    [DT_AUTO_QWEN3_5] = {"Qwen3_5Tokenizer", " qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text "},
+    [DT_AUTO_LLAMA] = {"LlamaTokenizer", " idefics idefics2 "},
+    [DT_AUTO_CODE_LLAMA] = {"CodeLlamaTokenizer", " code_llama "}};
+enum { N_CLASSES = sizeof CLASSES / sizeof CLASSES[0] };
+
 static dt_auto_class class_called(const char *name)
 {
-    return is(name, "GPT2Tokenizer")        ? DT_AUTO_GPT2
-           : is(name, "Qwen2Tokenizer")     ? DT_AUTO_QWEN2
-           : is(name, "LlamaTokenizer")     ? DT_AUTO_LLAMA
-           : is(name, "CodeLlamaTokenizer") ? DT_AUTO_CODE_LLAMA
-                                            : DT_AUTO_BACKEND;
+    for (int c = 0; c < N_CLASSES; c++)
+        if (is(name, CLASSES[c].name)) return (dt_auto_class)c;
+    return DT_AUTO_BACKEND;
 }
 
-/* Tokenizer class by model type, for the types relevant here. */
+static bool lists(const char *types, const char *type)
+{
+    char word[64];
+    return snprintf(word, sizeof word, " %s ", type) < (int)sizeof word && strstr(types, word);
+}
+
+/* Class name of a model type; "": none. */
 static const char *class_of_model(const char *type)
 {
-    static const struct {
-        const char *type, *class_name;
-    } all[] = {{"gpt2", "GPT2Tokenizer"},         {"gpt_neo", "GPT2Tokenizer"},
-               {"gptj", "GPT2Tokenizer"},         {"phi", "GPT2Tokenizer"},
-               {"opt", "GPT2Tokenizer"},          {"starcoder2", "GPT2Tokenizer"},
-               {"codegen", "GPT2Tokenizer"},      {"qwen2", "Qwen2Tokenizer"},
-               {"qwen2_moe", "Qwen2Tokenizer"},   {"qwen2_vl", "Qwen2Tokenizer"},
-               {"qwen2_5_vl", "Qwen2Tokenizer"},  {"qwen3", "Qwen2Tokenizer"},
-               {"qwen3_moe", "Qwen2Tokenizer"},   {"qwen3_vl", "Qwen2Tokenizer"},
-               {"mistral", "TokenizersBackend"},  {"mixtral", "TokenizersBackend"},
-               {"olmo2", "TokenizersBackend"},    {"granite", "TokenizersBackend"},
-               {"stablelm", "TokenizersBackend"}, {"glm4", "TokenizersBackend"},
-               {"llava", "TokenizersBackend"},    {"llava_next", "TokenizersBackend"},
-               {"phi3", "TokenizersBackend"},     {"code_llama", "CodeLlamaTokenizer"}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (is(type, all[i].type)) return all[i].class_name;
+    for (int c = 0; c < N_CLASSES; c++)
+        if (lists(CLASSES[c].types, type)) return CLASSES[c].name;
     return "";
 }
 
 /* Models whose files name a wrong class (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS). */
-static bool class_is_overruled(const char *type) { return is(type, "qwen2") || is(type, "llava") || is(type, "phi3"); }
+static bool class_is_overruled(const char *type)
+{
+    return lists(" arctic ernie4_5 ernie4_5_moe hyperclovax internlm2 internlm3 iquestcoder jamba llava llava_next "
+                 "minicpm3 minimax_m2 modernbert-decoder nemotron phi3 phi3_v phimoe qwen2 qwen3_5 qwen3_5_moe "
+                 "qwen3_5_moe_text vipllava ",
+                 type);
+}
 
 static bool is_byte_level(const dt_spec *root)
 {
@@ -134,8 +148,10 @@ dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root)
 /* ---- stages of the class ----------------------------------------------------------------------------------------- */
 
 #define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
-static const char QWEN2_PATTERN[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-                                    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* letters: of a word; marks: "\\p{M}" if they belong to words. */
+#define QWEN_PATTERN(letters, marks)                                                                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|\\p{N}| ?[^\\s\\p{L}" marks                       \
+    "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* absent: default of the class if the key is missing or null. */
 static bool flag(const dt_auto_files *f, const char *key, bool absent)
@@ -180,8 +196,9 @@ static stages make_stages(dt_auto_class c, const dt_auto_files *f)
     json_decref(s.splitter);
     s.normalizer = json_pack("{s:s}", "type", "NFC");
     s.splitter = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
-                           "Split", "pattern", "Regex", QWEN2_PATTERN, "behavior", "Isolated", "invert", false,
-                           byte_level(prefix, false));
+                           "Split", "pattern", "Regex",
+                           c == DT_AUTO_QWEN2 ? QWEN_PATTERN("\\p{L}", "") : QWEN_PATTERN("[\\p{L}\\p{M}]", "\\p{M}"),
+                           "behavior", "Isolated", "invert", false, byte_level(prefix, false));
     return s;
 }
 

@@ -222,6 +222,7 @@ static const char *default_of(dt_auto_class c, int name)
         [DT_AUTO_BACKEND] = {NULL},
         [DT_AUTO_GPT2] = {"<|endoftext|>", "<|endoftext|>", "<|endoftext|>"},
         [DT_AUTO_QWEN2] = {NULL, "<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"},
+        [DT_AUTO_QWEN3_5] = {NULL, "<|endoftext|>", "<|endoftext|>", NULL, "<|endoftext|>"},
         [DT_AUTO_LLAMA] = {"<s>", "</s>", "<unk>"},
         [DT_AUTO_CODE_LLAMA] = {"<s>", "</s>", "<unk>"}};
     return defaults[c][name];

@@ -102,18 +102,20 @@ dt_err generate_describe_images(app *a)
     return DT_OK;
 }
 
-/* Read one image in the tower's format into pixels [generate_image_nbytes]. */
-static dt_err read_image(app *a, const char *path, uint8_t *pixels, uint32_t *grid)
+/* Read one image in the tower's format into pixels, which have room for n_cells [generate_image_nbytes]. */
+static dt_err read_image(app *a, const char *path, int64_t n_cells, uint8_t *pixels, uint32_t *grid)
 {
     const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
     int64_t rows, columns;
-
     dt_image image = {0};
     char called[DT_IMAGE_CALLED];
     const bool is_data = dt_image_is_data(path);
     DT_TRY(check_preprocessor(a));
     dt_err err = is_data ? dt_image_read_data(path, called, &image) : dt_image_read(path, &image);
     if (err == DT_OK) err = dt_image_grid(p, is_data ? called : path, &image, &rows, &columns);
+    if (err == DT_OK && rows * columns != n_cells)
+        err = dt_fail(DT_ERR_DATA, "%s: the image was replaced during the run by one of another size",
+                      is_data ? called : path);
     if (err == DT_OK && p->cell) *grid = dt_grid_code(rows, columns);
     if (err == DT_OK) err = dt_image_prepare(p, is_data ? called : path, &image, pixels);
     dt_image_free(&image);
@@ -194,9 +196,10 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
     char path[PATH_MAX];
     const int prompt = (int)(s->number / (uint64_t)a->n_out);
     const char *name = name_of(a, prompt, k);
-    if (dt_image_is_data(name)) return read_image(a, name, pixels, grid);
+    const int64_t n_cells = s->n_cells ? s->n_cells[k] : 1;
+    if (dt_image_is_data(name)) return read_image(a, name, n_cells, pixels, grid);
     DT_TRY(path_of(a, prompt, k, path));
-    return read_image(a, path, pixels, grid);
+    return read_image(a, path, n_cells, pixels, grid);
 }
 
 /* The largest number of cells of an image: sides differ by a factor of at most 200, and the shorter one may be a single

@@ -87,7 +87,7 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 
 /* Each size may be plausible while their product is not, as for a language model. Computed in double, which cannot
  * overflow. */
-static dt_err check_tower_total(const dt_spec *s, const dt_vision_config *v)
+dt_err dt_vision_check_tower(const dt_spec *s, const dt_vision_config *v)
 {
     const double C = (double)v->blocks->hidden_size, F = (double)v->blocks->intermediate_size,
                  P = (double)v->patch_size, n_rows = (double)v->n_rows;
@@ -99,7 +99,7 @@ static dt_err check_tower_total(const dt_spec *s, const dt_vision_config *v)
     return DT_OK;
 }
 
-static dt_err check_projector_total(const dt_spec *root, const dt_projector_config *p)
+dt_err dt_vision_check_projector(const dt_spec *root, const dt_projector_config *p)
 {
     const double in = (double)p->n_in, H = (double)p->hidden_size, out = (double)p->n_out;
     const double n = p->n_layers == 1 ? in * out : in * H + (p->n_layers - 2) * H * H + H * out;
@@ -200,7 +200,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     }
     p->act = act;
     p->n_in = v->blocks->hidden_size * p->shuffle * p->shuffle;
-    DT_TRY(check_projector_total(root, p));
+    DT_TRY(dt_vision_check_projector(root, p));
     const int64_t n_rows = v->n_rows - v->drop_first;
     DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
              "%s: projector_type: pixel_shuffle needs exactly the features of all patches, but "
@@ -237,7 +237,7 @@ static dt_err check_cells(const char *name, const dt_vision_config *v, const dt_
     return DT_OK;
 }
 
-static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
+dt_err dt_vision_read_preprocessor(const dt_spec *root, dt_vision_config *v)
 {
     dt_preprocessor p = {.rescale_factor = 1 / 255.0};
     dt_spec s;
@@ -271,7 +271,7 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
     return err;
 }
 
-static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
+dt_err dt_vision_read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     const char *key = dt_spec_has(root, "image_token_id") ? "image_token_id" : "image_token_index";
     int64_t id = v->tower->tokens[0];
@@ -282,195 +282,7 @@ static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, d
     return DT_OK;
 }
 
-/* ---- a tower with a language model of its own -------------------------------------------------------------------- */
-
-static dt_err read_list(const dt_spec *s, const char *key, int64_t hi, int max, int64_t *out, int *n)
-{
-    dt_spec list;
-    char expected[96];
-    if (!dt_spec_get(s, key, &list)) return DT_OK;
-    snprintf(expected, sizeof expected, "a list of at most %d different integers from 0 to %" PRId64, max, hi);
-    if (!json_is_array(list.value) || json_array_size(list.value) > (size_t)max)
-        return dt_spec_bad(&list, NULL, expected);
-    *n = (int)json_array_size(list.value);
-    for (int i = 0; i < *n; i++) {
-        const json_t *item = json_array_get(list.value, (size_t)i);
-        out[i] = json_integer_value(item);
-        bool bad = !json_is_integer(item) || out[i] < 0 || out[i] > hi;
-        for (int k = 0; k < i; k++) bad = bad || out[k] == out[i];
-        if (bad) return dt_spec_bad(&list, NULL, expected);
-    }
-    return DT_OK;
-}
-
-dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_config *mc)
-{
-    const int64_t n_pairs = dt_model_rotary_dim(mc) / 2;
-    dt_spec rope, list;
-    memcpy(mc->mrope_section, tower->sections, sizeof mc->mrope_section);
-    mc->mrope_interleaved = tower->interleaved;
-    if (dt_model_rope_constant_length(mc) < INT64_MAX)
-        return dt_spec_bad(
-            text, dt_spec_has(text, "rope_scaling") ? "rope_scaling" : "rope_parameters",
-            "another rope_type than dynamic and longrope, because positions of images have several axes");
-    if (dt_model_rope_object(text, &rope) && dt_spec_get(&rope, "mrope_section", &list)) {
-        for (int i = 0; i < 3; i++) {
-            const json_t *item = json_array_get(list.value, (size_t)i);
-            mc->mrope_section[i] = json_is_integer(item) ? json_integer_value(item) : -1;
-            if (mc->mrope_section[i] < 0 || mc->mrope_section[i] > n_pairs || json_array_size(list.value) != 3)
-                return dt_spec_bad(&list, NULL, "three numbers of rotated pairs: time, row and column");
-        }
-    }
-    const int64_t *n = mc->mrope_section;
-    DT_CHECK(n[0] + n[1] + n[2] == n_pairs, text->err,
-             "%s: mrope_section: expected three numbers with the sum %" PRId64 ", the rotated pairs of a head, found "
-             "%" PRId64 ", %" PRId64 " and %" PRId64,
-             text->file, n_pairs, n[0], n[1], n[2]);
-    return DT_OK;
-}
-
-/* A side in pixels: an integer, or a list of equal integers. */
-static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
-{
-    const char *depth = dt_spec_has(s, "num_hidden_layers") ? "num_hidden_layers" : "depth";
-    int64_t channels = 3, merge = 2;
-    v->n_blocks = v->tower->n_blocks;
-    v->patch_size = v->tower->patch_size;
-    v->n_frames = 2;
-    DT_TRY(dt_spec_int(s, depth, 1, 1 << 12, &v->n_blocks));
-    DT_TRY(dt_spec_int(s, "in_channels", 3, 3, &channels));
-    DT_TRY(dt_spec_int(s, "in_chans", 3, 3, &channels));
-    DT_TRY(dt_spec_int(s, "patch_size", 1, DT_MAX_IMAGE_SIZE / 8, &v->patch_size));
-    DT_TRY(dt_spec_int(s, "spatial_merge_size", 1, 8, &merge));
-    DT_TRY(dt_spec_int(s, "temporal_patch_size", 1, 8, &v->n_frames));
-    v->n_side = merge;
-    v->image_size = merge * v->patch_size;
-    v->n_rows = merge * merge;
-    return DT_OK;
-}
-
-static dt_err read_windows(const dt_spec *s, dt_vision_config *v)
-{
-    enum { MAX_FULL = 256 };
-    int64_t side = v->tower->window_size, full[MAX_FULL];
-    int n_full = sizeof v->tower->full_blocks / sizeof v->tower->full_blocks[0];
-    if (side == 0) return DT_OK;
-    memcpy(full, v->tower->full_blocks, sizeof v->tower->full_blocks);
-    DT_TRY(dt_spec_int(s, "window_size", v->image_size, 1 << 20, &side));
-    v->window = side / v->n_side / v->patch_size; /* in this order, as in transformers */
-    DT_TRY(read_list(s, "fullatt_block_indexes", INT32_MAX, MAX_FULL, full, &n_full));
-    v->blocks->layers = calloc((size_t)v->n_blocks, sizeof *v->blocks->layers);
-    DT_CHECK(v->blocks->layers, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers", s->file, v->n_blocks);
-    for (int64_t i = 0; i < v->n_blocks; i++) v->blocks->layers[i].windowed = true;
-    for (int i = 0; i < n_full; i++)
-        if (full[i] < v->n_blocks) v->blocks->layers[full[i]].windowed = false;
-    return DT_OK;
-}
-
-/* The table of positions is a square. */
-static dt_err read_table(const dt_spec *s, dt_vision_config *v)
-{
-    int64_t n = 2304, side = 1;
-    v->blocks->vocab_size = 1;
-    if (!v->tower->interpolates) return DT_OK;
-    DT_TRY(dt_spec_int(s, "num_position_embeddings", 1, 1 << 24, &n));
-    while (side * side < n) side++;
-    if (side * side != n) return dt_spec_bad(s, "num_position_embeddings", "the square of an integer");
-    v->table_side = side;
-    v->blocks->vocab_size = n;
-    return DT_OK;
-}
-
-static dt_err read_deepstack(const dt_spec *s, dt_vision_config *v, const dt_model_config *mc)
-{
-    const int64_t *usual = v->tower->deepstack;
-    if (usual[0] < 0) return DT_OK;
-    v->n_deepstack = sizeof v->tower->deepstack / sizeof usual[0];
-    memcpy(v->deepstack, usual, sizeof v->tower->deepstack);
-    DT_TRY(read_list(s, "deepstack_visual_indexes", v->n_blocks - 1, DT_MAX_DEEPSTACK, v->deepstack, &v->n_deepstack));
-    bool fits = v->n_deepstack <= mc->num_hidden_layers;
-    for (int k = 0; k < v->n_deepstack; k++)
-        fits = fits && v->deepstack[k] < v->n_blocks && (k == 0 || v->deepstack[k - 1] < v->deepstack[k]);
-    if (!fits)
-        return dt_spec_bad(s, "deepstack_visual_indexes",
-                           "ascending numbers of blocks of the tower, at most as many as the language model's layers");
-    return DT_OK;
-}
-
-/* As the blocks of LLaVA's towers, with other names of keys, and rotary positions. */
-static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
-{
-    const char *heads = dt_spec_has(s, "num_attention_heads") ? "num_attention_heads" : "num_heads";
-    dt_spec rope;
-    const char *type = "axial";
-    *mc = (dt_model_config){.family = t->family,
-                            .embedding_multiplier = 1,
-                            .residual_multiplier = 1,
-                            .logits_scaling = 1,
-                            .hidden_size = t->hidden_size,
-                            .intermediate_size = t->intermediate_size,
-                            .num_attention_heads = 16,
-                            .norm_eps = t->norm_eps,
-                            .act = (dt_activation)t->act,
-                            .initializer_range = 0.02,
-                            .qkv_bias = true,
-                            .o_bias = true,
-                            .mlp_bias = true,
-                            .rms_norm = t->gated,
-                            .gated_mlp = t->gated,
-                            .scale_attn_weights = true,
-                            .bos_token_id = -1,
-                            .pad_token_id = -1,
-                            .rope_type = DT_ROPE_DEFAULT,
-                            .rope_theta = 10000,
-                            .partial_rotary_factor = 1,
-                            .rope_axes = 2};
-    DT_TRY(dt_spec_int(s, "hidden_size", 1, 1 << 20, &mc->hidden_size));
-    DT_TRY(dt_spec_int(s, "intermediate_size", 1, 1 << 22, &mc->intermediate_size));
-    DT_TRY(dt_spec_int(s, heads, 1, 1 << 16, &mc->num_attention_heads));
-    DT_TRY(dt_spec_real(s, "initializer_range", 0, 100, &mc->initializer_range));
-    DT_TRY(dt_model_read_activation(s, "hidden_act", &mc->act));
-    if (dt_spec_get(s, "rope_parameters", &rope)) {
-        DT_TRY(dt_spec_string(&rope, "rope_type", &type));
-        if (strcmp(type, "axial") != 0) return dt_spec_bad(&rope, "rope_type", "axial");
-        DT_TRY(dt_spec_real(&rope, "rope_theta", 1, 1e30, &mc->rope_theta));
-    }
-    DT_CHECK(mc->hidden_size % (4 * mc->num_attention_heads) == 0, s->err,
-             "%s: %s.hidden_size: expected heads of a multiple of 4 elements (%s = %" PRId64 "), found %" PRId64,
-             s->file, s->where, heads, mc->num_attention_heads, mc->hidden_size);
-    mc->num_key_value_heads = mc->num_attention_heads;
-    mc->head_dim = mc->hidden_size / mc->num_attention_heads;
-    mc->max_position_embeddings = INT32_MAX;
-    return DT_OK;
-}
-
-/* The merger. Its norm is that after the last block. The norm of a projector of deepstack follows the merging. */
-static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_config *v, int64_t n_out)
-{
-    const int64_t n_in = v->blocks->hidden_size * v->n_rows;
-    int64_t out = n_out;
-    DT_TRY(dt_spec_int(s, "out_hidden_size", 1, 1 << 24, &out));
-    DT_CHECK(out == n_out, s->err,
-             "%s: %s.out_hidden_size: expected the language model's hidden_size %" PRId64 ", found %" PRId64, s->file,
-             s->where, n_out, out);
-    v->projector = (dt_projector_config){.type = DT_PROJECTOR_MLP2X_GELU,
-                                         .n_layers = 2,
-                                         .n_in = n_in,
-                                         .hidden_size = n_in,
-                                         .n_out = n_out,
-                                         .shuffle = v->n_side,
-                                         .bias = true,
-                                         .act = DT_ACT_GELU};
-    v->deep_projector = v->projector;
-    v->deep_projector.pre_norm = "norm";
-    v->deep_projector.pre_eps = 1e-6f;
-    v->n_features = v->n_tokens = 1;
-    v->n_used = v->n_blocks;
-    v->feature_norm = true;
-    return check_projector_total(root, &v->projector);
-}
-
-static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
+dt_err dt_vision_read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     static const char *const GRIDS[] = {"vision_start_token_id", "vision_end_token_id"},
                              *const WRAPPED[][2] = {{"boi_token_index", "eoi_token_index"},
@@ -485,25 +297,6 @@ static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vis
         v->around[i] = (int32_t)ids[i];
     }
     return DT_OK;
-}
-
-static dt_err read_native(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
-{
-    dt_vision_config *v = mc->vision;
-    dt_spec s;
-    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
-    v->tower = tower;
-    v->grids = true;
-    DT_TRY(read_native_sizes(&s, v));
-    DT_TRY(read_native_blocks(&s, tower, v->blocks));
-    DT_TRY(read_windows(&s, v));
-    DT_TRY(read_table(&s, v));
-    DT_TRY(check_tower_total(&s, v));
-    DT_TRY(read_deepstack(&s, v, mc));
-    DT_TRY(read_merger(&s, root, v, mc->hidden_size));
-    DT_TRY(read_preprocessor(root, v));
-    DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, v);
 }
 
 /* ---- a tower with a language model of its own, and images of one size ------------------------------------------- */
@@ -530,7 +323,7 @@ static dt_err read_average(const dt_spec *root, dt_vision_config *v, int64_t n_o
     v->n_features = v->n_tokens = n;
     v->n_used = v->n_blocks;
     v->feature_norm = v->both_ways = v->wrapped = true;
-    return check_projector_total(root, &v->projector);
+    return dt_vision_check_projector(root, &v->projector);
 }
 
 static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
@@ -546,14 +339,14 @@ static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_mode
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, tower, v->blocks));
     DT_TRY(read_image_size(&s, v));
-    DT_TRY(check_tower_total(&s, v));
+    DT_TRY(dt_vision_check_tower(&s, v));
     DT_TRY(read_average(root, v, mc->hidden_size));
-    DT_TRY(read_preprocessor(root, v));
+    DT_TRY(dt_vision_read_preprocessor(root, v));
     /* transformers ignores it here */
     if (mc->final_softcap > 0 && dt_spec_get(root, "text_config", &s))
         return dt_spec_bad(&s, "final_logit_softcapping", "null");
-    DT_TRY(read_around(root, mc, v));
-    return read_image_token(root, mc, v);
+    DT_TRY(dt_vision_read_around(root, mc, v));
+    return dt_vision_read_image_token(root, mc, v);
 }
 
 /* ---- a tower with any language model of LLaVA, and tiles --------------------------------------------------------- */
@@ -636,7 +429,7 @@ static dt_err read_shuffle(const dt_spec *root, dt_vision_config *v, int64_t n_o
                                          .pre_norm = "layer_norm",
                                          .pre_eps = 1e-5f};
     v->n_features = v->n_tokens = v->n_side / f * (v->n_side / f);
-    return check_projector_total(root, &v->projector);
+    return dt_vision_check_projector(root, &v->projector);
 }
 
 static dt_err read_tiled(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
@@ -661,11 +454,11 @@ static dt_err read_tiled(const dt_spec *root, const dt_tower *tower, dt_model_co
     DT_TRY(read_square(&s, "image_size", &v->image_size));
     DT_TRY(read_square(&s, "patch_size", &v->patch_size));
     DT_TRY(count_rows(&s, v));
-    DT_TRY(check_tower_total(&s, v));
+    DT_TRY(dt_vision_check_tower(&s, v));
     DT_TRY(read_features(root, v, -1));
     DT_TRY(read_shuffle(root, v, mc->hidden_size));
-    DT_TRY(read_preprocessor(root, v));
-    return read_image_token(root, mc, v);
+    DT_TRY(dt_vision_read_preprocessor(root, v));
+    return dt_vision_read_image_token(root, mc, v);
 }
 
 /* ---- any kind ---------------------------------------------------------------------------------------------------- */
@@ -681,11 +474,11 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
     DT_TRY(read_blocks(&s, v->tower, v->blocks));
     DT_TRY(read_image_size(&s, v));
-    DT_TRY(check_tower_total(&s, v));
+    DT_TRY(dt_vision_check_tower(&s, v));
     DT_TRY(read_features(root, v, -2));
     DT_TRY(read_projector(root, v, mc->hidden_size));
-    DT_TRY(read_preprocessor(root, v));
-    return read_image_token(root, mc, v);
+    DT_TRY(dt_vision_read_preprocessor(root, v));
+    return dt_vision_read_image_token(root, mc, v);
 }
 
 static dt_err alloc_vision(dt_model_config *mc)
@@ -708,7 +501,7 @@ dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, d
     DT_TRY(alloc_vision(mc));
     return tower->averages ? read_averaging(root, tower, mc)
            : tower->tiles  ? read_tiled(root, tower, mc)
-                           : read_native(root, tower, mc);
+                           : dt_vision_read_grids(root, tower, mc);
 }
 
 void dt_vision_config_free(dt_vision_config *v)

@@ -25,6 +25,14 @@ dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc);
 dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
 /** Read the axes of its rotary positions. text: the object of the language model. */
 dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_config *mc);
+/** Shared by config_vision.c and config_grids.c. The totals are those of parameters: DT_MAX_PARAMETERS. */
+dt_err dt_vision_read_grids(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
+dt_err dt_vision_check_tower(const dt_spec *s, const dt_vision_config *v);
+dt_err dt_vision_check_projector(const dt_spec *root, const dt_projector_config *p);
+dt_err dt_vision_read_preprocessor(const dt_spec *root, dt_vision_config *v);
+/** Ids of the placeholder of an image, and of the tokens before and after it. */
+dt_err dt_vision_read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v);
+dt_err dt_vision_read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v);
 void dt_vision_config_free(dt_vision_config *v); /* safe on NULL */
 
 #endif
