@@ -520,7 +520,7 @@ typedef struct dt_comm_shape {
     int nranks, ranks_per_node;
     int max_sharing;    /* maximum number of ranks on a device */
     bool shared_memory; /* as dt_comm_attach */
-    bool by_node;       /* as dt_mesh_shape */
+    dt_mesh_shape mesh;
 } dt_comm_shape;
 
 /** Memory of a rank's staging buffers. Local. On a device that was opened to plan, "nccl" counts as available. */
@@ -550,7 +550,7 @@ typedef struct dt_traffic {
 typedef struct dt_sent {
     double within, between;
 } dt_sent;
-/** Bytes that a rank sends in these collectives, by the algorithms of the transport. Local. ordered: as
+/** Bytes that a rank sends in these collectives on the axis sum, by the algorithms of the transport. Local. ordered: as
  *  dt_comm_reduce_scatter. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic);

@@ -152,7 +152,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     DT_TRY(plan_zeros(run, with, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &with->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
     const dt_comm_shape shape = {with->nranks, with->ranks_per_node, run->max_sharing, run->cfg.comm_shared_memory,
-                                 with->strategy.by_node};
+                                 run_mesh(run, &with->strategy)};
     const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape), overhead = run_overhead(run);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
