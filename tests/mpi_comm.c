@@ -388,7 +388,7 @@ TEST(staging_is_what_was_planned)
         open_layout(f, layout_at(l));
         const int k = layout_at(l)->nodes[0] ? atoi(layout_at(l)->nodes) : 1, per_node = (f->comm.nranks + k - 1) / k;
         const bool alike = f->comm.nranks % k == 0; /* what the plan's number of ranks per node can say */
-        const dt_comm_shape shape = {f->comm.nranks, per_node, 1, layout_at(l)->shared, layout_at(l)->by_node};
+        const dt_comm_shape shape = {f->comm.nranks, per_node, 1, layout_at(l)->shared, {1, 1, layout_at(l)->by_node}};
         const dt_memory held = dt_ledger_now(&f->ledger), plan = dt_comm_plan(transport(), &f->dev, &shape);
         const bool pinned = is_mpi() && layout_at(l)->far && f->comm.nranks > 1;
         assert_all(MPI_COMM_WORLD, !alike || !memcmp(&held, &plan, sizeof plan));

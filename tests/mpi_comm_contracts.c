@@ -164,8 +164,8 @@ TEST(bytes_between_nodes_match_the_plan)
     skip_all_if(!on_one_machine(), "ranks run on several machines");
     for (int l = 0; l < n_layouts(); l++) {
         open_layout(f, layout_at(l));
-        const dt_comm_shape shape = {f->comm.nranks, f->comm.local_nranks, 1, layout_at(l)->shared,
-                                     layout_at(l)->by_node};
+        const dt_comm_shape shape = {
+            f->comm.nranks, f->comm.local_nranks, 1, layout_at(l)->shared, {1, 1, layout_at(l)->by_node}};
         for (int kind = 0; kind < 4 && f->comm.mesh.world.even_nodes; kind++)
             assert_all(MPI_COMM_WORLD, far_bytes_are_planned(f, &shape, kind));
         close_layout(f);

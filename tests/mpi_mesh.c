@@ -271,6 +271,9 @@ static bool open_run(fixture *f, const dt_mesh_shape *shape, int stage)
     const dt_mesh *mesh = &f->comm.mesh;
     f->m = (model){.tp = &mesh->tp, .cp = &mesh->cp, .data = &mesh->data, .f = F / shape->tp, .t = T / shape->cp};
     f->comm.check = true;
+    const dt_comm_shape planned = {f->comm.nranks, f->comm.local_nranks, 1, true, *shape};
+    const dt_memory held = dt_ledger_now(&f->ledger), plan = dt_comm_plan("mpi", &f->dev, &planned);
+    ok = ok && held.at[DT_MEM_STAGING][DT_ON_HOST] == plan.at[DT_MEM_STAGING][DT_ON_HOST];
     ok = ok && make_units(f->units, &mesh->tp) == DT_OK;
     return ok && dt_zero_open(&f->z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
 }

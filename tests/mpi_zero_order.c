@@ -401,7 +401,7 @@ TEST(groups_of_a_node_gather_inside_it)
     const double once = (K - 1) * padded / NRANKS * 4;
     for (int by_node = 0; by_node < 2; by_node++)
         for (int stage = 0; stage <= 3; stage++) {
-            const dt_comm_shape shape = {NRANKS, NRANKS / K, 1, true, by_node};
+            const dt_comm_shape shape = {NRANKS, NRANKS / K, 1, true, {1, 1, by_node}};
             dt_zero_options opt = stage_3();
             dt_zero_plan plan;
             opt.stage = stage, opt.n_groups = by_node ? K : 1;

@@ -114,7 +114,7 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
     assert_int_equal(dt_buf_alloc(&big, &f->dev, DT_ON_DEVICE, 1 << 28, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;
-    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, false), DT_OK);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, &(dt_mesh_shape){1, 1, false}), DT_OK);
     assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL),
                      DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
@@ -147,7 +147,7 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_true(f->launch[1].node == 7 * 400 && f->launch[1].net == 8 * 400);
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
     dt_comm_close(&comm);
-    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, true), DT_OK);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, &(dt_mesh_shape){1, 1, true}), DT_OK);
     f->n = 0;
     assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(dt_comm_replicate(&comm.mesh.replicate, at, 400, 400, NULL), DT_OK);
@@ -155,7 +155,7 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 0, 1));
     assert_true(is_exchange(f->launch[1].exchange, DT_MESSAGES, 0, 1, 1));
     dt_comm_close(&comm);
-    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 1, 1, false), DT_OK);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 1, 1, &(dt_mesh_shape){1, 1, false}), DT_OK);
     f->n = 0;
     assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(f->n, 0);
@@ -176,7 +176,7 @@ TEST_WITH(counts_above_31_bits_do_not_wrap, open_count, close_count)
     dt_comm comm = {0};
     dt_buf b;
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, (size_t)1 << 50, DT_MEM_OTHER), DT_OK);
-    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, N_RANKS, 4, false), DT_OK);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, N_RANKS, 4, &(dt_mesh_shape){1, 1, false}), DT_OK);
     const dt_axis *a = &comm.mesh.data;
     char *const x = b.ptr, *const y = x + ((size_t)1 << 49);
     const struct {

@@ -394,14 +394,16 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
     char why[512];
     const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->max_sharing, why, sizeof why);
     const bool by_mpi = !ops || ops == &dt_comm_mpi_ops;
-    const double n = shape->nranks, near = dt_min_i64(shape->ranks_per_node, shape->nranks), n_nodes = ceil(n / near);
+    const double n = dt_mesh_sum(&shape->mesh, shape->nranks),
+                 near = dt_min_i64(dt_max_i64(1, dt_mesh_sum(&shape->mesh, shape->ranks_per_node)), (int64_t)n),
+                 n_nodes = ceil(n / near);
     const bool in_nodes = near > 1 && n_nodes > 1 && near * n_nodes == n && (shape->shared_memory || !by_mpi);
     dt_sent sent = {(near - 1) * traffic->reduced_bytes, (n - near) * traffic->reduced_bytes};
     if (in_nodes && !ordered)
         sent = (dt_sent){(near - 1) * n_nodes * traffic->reduced_bytes,
                          (n_nodes - 1) * (double)sizeof(float) * traffic->reduced_elems};
     dt_sent gathers = {near - 1, n - near};
-    if (shape->by_node)
+    if (shape->mesh.by_node)
         gathers.between = 0;
     else if (!by_mpi) /* a ring: data leaves each node once */
         gathers = (dt_sent){(n - 1) * (n - n_nodes) / n, n_nodes > 1 ? (n - 1) * n_nodes / n : 0};
@@ -410,7 +412,7 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
     if (n_nodes == 1) gathers.within = n - 1;
     sent.within += gathers.within * traffic->gathered_bytes;
     sent.between += gathers.between * traffic->gathered_bytes;
-    if (shape->by_node) sent.between += (n_nodes - 1) * traffic->replicated_bytes;
+    if (shape->mesh.by_node) sent.between += (n_nodes - 1) * traffic->replicated_bytes;
     return sent;
 }
 

@@ -55,6 +55,15 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
                                           : clamp(PINNED_NBYTES, (size_t)(nranks + 2) * PINNED_MIN_PER_RANK, SIZE_MAX);
 }
 
+/* Windows of a rank: one for each axis whose ranks on a node are another division of its ranks (mesh.c). */
+static int n_windows(const dt_comm_shape *shape, int max_local)
+{
+    const int tp = shape->mesh.tp, cp = shape->mesh.cp;
+    if (!shape->shared_memory) return 0;
+    return (dt_mesh_sum(&shape->mesh, max_local) > 1) + (tp > 1 && max_local > 1) + (tp > 1) + (cp > 1) +
+           (cp > 1 && dt_mesh_data(&shape->mesh, max_local) > 1);
+}
+
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
 {
     const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
@@ -67,7 +76,7 @@ dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_HOST] =
-        2 * t.net_set_nbytes + (shape->shared_memory && world.max_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+        2 * t.net_set_nbytes + (size_t)n_windows(shape, world.max_local) * dt_shm_window_nbytes(SLOT_NBYTES);
     return memory;
 }
 

@@ -61,7 +61,7 @@ static dt_err meet(meeting *m, dt_err err)
     dt_vote_value values[] = {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}};
     int64_t *const n_done = &values[0].count, *const n_tok = &values[1].count, *const most = &values[2].count;
     dt_vote vote = {.err = err, .stop = rollout_is_asked_to_stop(m->t), .values = values, .n_values = 3};
-    if (m->t->comm->mesh.tp.rank == 0) count_done(m, n_done, n_tok, most); /* its other ranks generate the same */
+    if (dt_comm_first_of_team(m->t->comm)) count_done(m, n_done, n_tok, most); /* its other ranks generate the same */
     dt_phase_enter(m->t->phase, "rollout", "agree");
     m->over = true;
     DT_TRY(dt_comm_vote(m->t->comm, &vote));

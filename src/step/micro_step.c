@@ -128,7 +128,7 @@ static dt_err balance_experts(dt_task *t, const dt_micro *m)
     if (!mc || !dt_model_counts_experts(mc)) return DT_OK;
     DT_TRY(dt_fault("task.experts"));
     DT_TRY(dt_model_expert_load(t->model, load));
-    if (t->comm && t->data->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->data, load, (int)(2 * E + 1), DT_SUM));
+    if (t->comm && t->sum->size > 1) DT_TRY(dt_comm_reduce_host_f64(t->sum, load, (int)(2 * E + 1), DT_SUM));
     const double balance = dt_model_balance_loss(mc, load, 1.0 / m->n_micro, dload),
                  z = dt_model_z_loss(mc, load, 1.0 / m->n_micro, &dload[E]);
     for (int64_t e = 0; e < E; e++) all += load[e], most = load[e] > most ? load[e] : most;

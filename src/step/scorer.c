@@ -54,7 +54,7 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
     dt_memory model;
     if (!s->units) return DT_OK; /* the error is already reported */
     if (!s->is_base)
-        DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->data->size, t->dev, memory));
+        DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->sum->size, t->dev, memory));
     DT_TRY(plan_model(s, t, &model));
     dt_memory_add(memory, &model);
     return DT_OK;

@@ -275,10 +275,10 @@ void dt_sums_add(dt_sums *s, int sum, double x)
 
 void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { add_units(s->step + s->sum[sum].at, n_units); }
 
-/* Ranks of the axis tp compute the same for a sample, and the first of them counts it. */
+/* Ranks of the axes tp and cp compute the same for a sample, and the first of them counts it. */
 static void count_samples_once(const dt_sums *s, const dt_comm *comm)
 {
-    for (int i = 0; i < s->n_sums && comm->mesh.tp.rank > 0; i++) {
+    for (int i = 0; i < s->n_sums && !dt_comm_first_of_team(comm); i++) {
         const struct form *f = &FORMS[s->sum[i].kind];
         if (f->of_samples) memcpy(s->step + s->sum[i].at, f->empty, (size_t)f->n_values * sizeof *s->step);
     }

@@ -12,7 +12,8 @@ static void say_steps(const dt_run *run, const progress *from, const progress *t
             to->step >= run->total_steps ? "done" : "stopped", n_steps, n_steps == 1 ? "" : "s", to->step,
             run->total_steps, dt_format_count((double)n_tok, tokens),
             dt_format_count(loop_s > 0 ? (double)n_tok / loop_s : 0, rate),
-            run->data->size > 1 ? " (all ranks together)" : "", dt_format_duration(dt_now_s() - run->start_s, took));
+            dt_comm_ranks(run->comm) > 1 ? " (all ranks together)" : "",
+            dt_format_duration(dt_now_s() - run->start_s, took));
 }
 
 void run_say_closing(const dt_run *run, const progress *from, const progress *to, double loop_s)

@@ -71,9 +71,10 @@ static void check_world_size(const dt_run *run)
     const char *text = getenv("WORLD_SIZE");
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
-    if (!text || (end != text && !*end && (n == run->data->size || n == dt_comm_nodes(run->comm)))) return;
-    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->data->size,
-            run->data->size > 1 ? "s" : "", dt_comm_nodes(run->comm), dt_comm_nodes(run->comm) > 1 ? "s" : "");
+    if (!text || (end != text && !*end && (n == dt_comm_ranks(run->comm) || n == dt_comm_nodes(run->comm)))) return;
+    const int n_ranks = dt_comm_ranks(run->comm);
+    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, n_ranks,
+            n_ranks > 1 ? "s" : "", dt_comm_nodes(run->comm), dt_comm_nodes(run->comm) > 1 ? "s" : "");
 }
 
 /* A packed row counts as one sample in every batch, though it holds several. */
@@ -121,7 +122,8 @@ static void describe(const dt_run *run)
     const dt_task *t = &run->task;
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
-    DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->data->size, run->data->size > 1 ? "s" : "",
+    const int n_ranks = dt_comm_ranks(run->comm);
+    DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, n_ranks, n_ranks > 1 ? "s" : "",
             dt_comm_nodes(run->comm), dt_comm_nodes(run->comm) > 1 ? "s" : "", text);
     if (run->dev.ops->own_memory && run->comm->max_sharing > 1)
         DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
@@ -185,7 +187,8 @@ static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
     const int n_threads = find_threads(run);
-    const dt_mesh_shape shape = {.tp = 1, .cp = 1, .by_node = !strcmp(run->cfg.zero_shard_group, "node")};
+    const strategy s = run_strategy(run);
+    const dt_mesh_shape shape = run_mesh(run, &s);
     if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
         dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
     run_open_config_objects(run);
@@ -382,7 +385,7 @@ static dt_err verify_data(dt_run *run)
 static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     rank_plan plan;
-    run->comm = comm, run->data = &comm->mesh.data;
+    run->comm = comm, run->data = &comm->mesh.data, run->sum = &comm->mesh.sum;
     comm->timeout_s = run->cfg.comm_timeout;
     comm->phase = &run->phase, comm->check = run->cfg.comm_check;
     run->only_check = mode != DT_MODE_RUN;
@@ -409,7 +412,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (*run->cfg.run_output_dir)
         DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
-    const plan_setting with = run_setting(run, run->data->size, dt_comm_ranks_on_node(comm));
+    const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), dt_comm_ranks_on_node(comm));
     DT_TRY(dt_comm_agree(comm, run_plan(run, &with, &plan)));
     DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));

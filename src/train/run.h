@@ -98,10 +98,12 @@ const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* wit
 int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEGIES]);
 int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
 
+dt_mesh_shape run_mesh(const dt_run *run, const strategy *s); /* how a strategy arranges the ranks */
+
 /* settings of a plan: those of the configuration, unless a field is changed */
 typedef struct plan_setting {
     strategy strategy;
-    int nranks, ranks_per_node;
+    int nranks, ranks_per_node; /* all ranks */
     dt_batching batching;
     dt_model_options model_opt;
     bool accumulates; /* over micro-steps in this plan; gradients are then kept in fp32 */
@@ -110,6 +112,7 @@ typedef struct plan_setting {
     bool saves_async; /* checkpoint.async: a save copies the states to host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
+int run_planned_data(const dt_run *run, const plan_setting *with); /* ranks of the axis data */
 /* options of a model, with the run's strategy and max_live_parameters */
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
 /* the sum of squares that the vote adds up; collective if run.reproducible is set */

@@ -515,7 +515,7 @@ static void lend(dt_run *run)
     dt_task *t = &run->task;
     if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
     t->cfg = &run->cfg, t->mistakes = &run->mistakes;
-    t->comm = run->comm, t->data = run->data;
+    t->comm = run->comm, t->data = run->data, t->sum = run->sum;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
     t->mc = &run->mc, t->model_opt = &run->model_opt, t->main = &run->main;
@@ -601,7 +601,7 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->data->size, dt_comm_ranks_on_node(run->comm));
+    const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), dt_comm_ranks_on_node(run->comm));
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         m->zero_opt.host = run->host.ops ? &run->host : &run->dev;

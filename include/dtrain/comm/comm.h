@@ -258,6 +258,10 @@ typedef struct dt_mesh_shape {
     bool by_node; /* the shard axis ends at the node, and replicate connects nodes; false: sum is one shard axis */
 } dt_mesh_shape;
 
+/** Sizes of the axes data and sum among n ranks. Local. */
+static inline int dt_mesh_data(const dt_mesh_shape *shape, int n) { return n / (shape->tp * shape->cp); }
+static inline int dt_mesh_sum(const dt_mesh_shape *shape, int n) { return n / shape->tp; }
+
 /** Arrange the ranks in another mesh. Before dt_comm_attach, and before collectives on an axis of some of the ranks.
  *  Local: all ranks return the same, from tables that they share.
  *
@@ -279,8 +283,15 @@ static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? a
 static inline const dt_axis *dt_comm_all(const dt_comm *comm) { return &comm->mesh.world; }
 /** Is this the rank that writes shared files and reports for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
+/** Is this the first of the ranks that work on the same samples (tp x cp)? Local. */
+static inline bool dt_comm_first_of_team(const dt_comm *comm)
+{
+    return comm->mesh.tp.rank == 0 && comm->mesh.cp.rank == 0;
+}
 /** This rank's number, for messages. Local. */
 static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
+/** Number of ranks of the run, for messages and plans. Local. */
+static inline int dt_comm_ranks(const dt_comm *comm) { return comm->nranks; }
 /* Resources that the ranks of a node share, independent of axes: devices, memory and disks. */
 /** Number of this rank among those of its node, which selects its device. Local. */
 static inline int dt_comm_number_on_node(const dt_comm *comm) { return comm->local_rank; }
@@ -509,7 +520,7 @@ typedef struct dt_comm_shape {
     int nranks, ranks_per_node;
     int max_sharing;    /* maximum number of ranks on a device */
     bool shared_memory; /* as dt_comm_attach */
-    bool by_node;       /* as dt_mesh_shape */
+    dt_mesh_shape mesh;
 } dt_comm_shape;
 
 /** Memory of a rank's staging buffers. Local. On a device that was opened to plan, "nccl" counts as available. */
@@ -528,7 +539,7 @@ size_t dt_nccl_staging_of(int nranks);
  *  dev   borrowed until dt_comm_close
  *
  *  DT_ERR_MEMORY. */
-dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
+dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, const dt_mesh_shape *shape);
 
 /** A rank's own data in collectives on tensors: for a reduce-scatter its block, for the others its contribution. */
 typedef struct dt_traffic {
@@ -539,7 +550,7 @@ typedef struct dt_traffic {
 typedef struct dt_sent {
     double within, between;
 } dt_sent;
-/** Bytes that a rank sends in these collectives, by the algorithms of the transport. Local. ordered: as
+/** Bytes that a rank sends in these collectives on the axis sum, by the algorithms of the transport. Local. ordered: as
  *  dt_comm_reduce_scatter. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic);

@@ -181,6 +181,7 @@ struct dt_task {
     dt_ledger *ledger;
     dt_phase *phase;
     const dt_axis *data; /* the axis that distributes samples; a plan sets only its size */
+    const dt_axis *sum;  /* the axis that divides states (zero); likewise */
     dt_sums *sums;
     dt_batching batching;
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */

@@ -102,8 +102,8 @@ typedef struct dt_run {
     dt_device dev;
     dt_device host; /* the CPU in addition to another device, for offloaded updates; {0} if dev is the CPU */
     dt_stream *compute;
-    const dt_axis *data; /* the axis that distributes samples: of comm, or of the plan */
-    dt_axis planned_data;
+    const dt_axis *data, *sum; /* the axes that distribute samples and divide states: of comm, or of the plan */
+    dt_axis planned_data, planned_sum;
     int max_sharing;   /* maximum ranks on a device */
     double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */
     dt_batching batching;

@@ -39,7 +39,7 @@ static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *
 
 dt_err run_check_memory(const dt_run *run, int ranks_per_node)
 {
-    const plan_setting with = run_setting(run, run->data->size, ranks_per_node);
+    const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     rank_plan plan;
     trial t;
     budget b;
@@ -80,7 +80,7 @@ static dt_err share_list(const dt_run *run, choice *c)
 
 static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, choice *c)
 {
-    plan_setting with = run_setting(run, run->data->size, ranks_per_node);
+    plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     for (int i = 0; i < c->n; i++) {
         with.strategy = c->list[i];
         DT_TRY(run_trial(run, &with, l, &c->trials[i]));
@@ -101,7 +101,7 @@ static dt_err take_first(dt_run *run, choice *c)
 
 static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node, const choice *c)
 {
-    const plan_setting with = run_setting(run, run->data->size, ranks_per_node);
+    const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     const trial *last = &c->trials[c->n - 1]; /* never empty: stage 3 supports every offload */
     const rank_memory *m = last->short_of ? last->short_of : &l->budget->memory[0];
     const dt_memory missing = run_missing(&last->plan.memory, &l->held);
@@ -151,7 +151,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 
 static dt_err try_gathered(const dt_run *run, const limits *l, int ranks_per_node, trial *t)
 {
-    plan_setting with = run_setting(run, run->data->size, ranks_per_node);
+    plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     with.gathered = false;
     return run_trial(run, &with, l, t);
 }

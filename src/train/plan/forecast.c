@@ -198,7 +198,8 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     dt_run *run = s->run;
     dt_task *t = &s->task;
     DT_TRY(dt_count_open(&s->dev, sink, &s->ledger));
-    DT_TRY(dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, with->strategy.by_node));
+    const dt_mesh_shape mesh = run_mesh(run, &with->strategy);
+    DT_TRY(dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, &mesh));
     DT_TRY(dt_stream_open(&s->dev, &s->compute, "compute"));
     s->main = run->main;
     s->main.zero_opt = run_zero_options(with, &run->main);
@@ -271,13 +272,13 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
     stand_in s = {.run = run};
     const int64_t n_micro = run_trains(run) ? with->batching.accumulation : 1;
     *f = (forecast){.chip = chip, .n_units = run->n_units, .units = run->units, .phase = &run->phase};
-    f->tokens =
-        (double)with->batching.micro_batch_size * (double)n_micro * with->nranks * (double)run->cfg.data_seq_len;
+    const int n_data = run_planned_data(run, with);
+    f->tokens = (double)with->batching.micro_batch_size * (double)n_micro * n_data * (double)run->cfg.data_seq_len;
     f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
     DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
     dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
     const dt_batch_images *images = dt_images_of(&s.batch);
-    f->images = (images ? (double)images->n : 0) * (double)n_micro * with->nranks;
+    f->images = (images ? (double)images->n : 0) * (double)n_micro * n_data;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
         f->weight = i;
         err = step(&s, f, n_micro);

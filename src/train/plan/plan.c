@@ -50,6 +50,18 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .saves_async = run_saves_async(run)};
 }
 
+static int n_sum(const dt_run *run, const plan_setting *with)
+{
+    const dt_mesh_shape mesh = run_mesh(run, &with->strategy);
+    return dt_mesh_sum(&mesh, with->nranks);
+}
+
+int run_planned_data(const dt_run *run, const plan_setting *with)
+{
+    const dt_mesh_shape mesh = run_mesh(run, &with->strategy);
+    return dt_mesh_data(&mesh, with->nranks);
+}
+
 /* Nodes with different numbers of ranks are refused elsewhere. */
 static int n_groups(const plan_setting *with)
 {
@@ -97,7 +109,7 @@ static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_pl
         const dt_trained *m = run->trained[i];
         const dt_zero_options opt = run_zero_options(with, m);
         dt_zero_plan own;
-        DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, with->nranks, &own));
+        DT_TRY(dt_zero_plan_make(&opt, m->units, m->n_units, n_sum(run, with), &own));
         if (i > 0)
             add_zero(plan, &own);
         else
@@ -113,8 +125,9 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_model_options model_opt = with->model_opt;
     main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
-    const dt_axis data = {.name = "data", .size = with->nranks};
-    task.data = &data, task.batching = with->batching;
+    const dt_axis data = {.name = "data", .size = run_planned_data(run, with)},
+                  sum = {.name = "sum", .size = n_sum(run, with)};
+    task.data = &data, task.sum = &sum, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
     return dt_task_plan(&task, with->strategy.stage, memory);
 }
@@ -127,7 +140,7 @@ static dt_err plan_saver(const dt_run *run, const plan_setting *with, const size
     for (int p = 0; p < (run_saves_frozen(run) ? DT_N_PARTS : DT_FROZEN); p++) nbytes += of_part[p];
     if (run->task.kept) {
         const dt_zero_options like = run_zero_options(with, &run->main);
-        DT_TRY(dt_frozen_model_saved_nbytes(run->task.kept, &like, with->model_opt.dtype, with->nranks, &kept));
+        DT_TRY(dt_frozen_model_saved_nbytes(run->task.kept, &like, with->model_opt.dtype, n_sum(run, with), &kept));
     }
     dt_saver_plan(&run->dev, nbytes + kept, memory);
     return DT_OK;
@@ -139,7 +152,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     DT_TRY(plan_zeros(run, with, &plan->zero));
     DT_TRY(dt_model_plan(&run->mc, &with->model_opt, run->units, run->n_units, &run->dev, &plan->memory));
     const dt_comm_shape shape = {with->nranks, with->ranks_per_node, run->max_sharing, run->cfg.comm_shared_memory,
-                                 with->strategy.by_node};
+                                 run_mesh(run, &with->strategy)};
     const dt_memory comm = dt_comm_plan(run->cfg.comm_backend, &run->dev, &shape), overhead = run_overhead(run);
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);

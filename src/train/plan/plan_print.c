@@ -61,17 +61,17 @@ static void open_task(dt_run *run)
     DT_INFO("data: not read; the plan assumes full rows of seq_len = %" PRId64 " tokens", run->cfg.data_seq_len);
 }
 
-static dt_err check_nodes(const dt_run *run, int per_node)
+static dt_err check_nodes(const dt_run *run, int nranks, int per_node)
 {
-    const int rest = run->data->size > per_node ? run->data->size % per_node : 0;
+    const int rest = nranks > per_node ? nranks % per_node : 0;
     DT_CONFIG_CHECK(
         !run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
-        "node needs the same number of ranks on each node; with %d ranks, %d per node, the last node has %d",
-        run->data->size, per_node, rest);
+        "node needs the same number of ranks on each node; with %d ranks, %d per node, the last node has %d", nranks,
+        per_node, rest);
     return DT_OK;
 }
 
-static dt_err open_for_plan(dt_run *run, int per_node)
+static dt_err open_for_plan(dt_run *run, int nranks, int per_node)
 {
     dt_mistakes_add(&run->mistakes, require_settings(&run->cfg));
     dt_mistakes_add(&run->mistakes, require_model(&run->cfg));
@@ -83,7 +83,7 @@ static dt_err open_for_plan(dt_run *run, int per_node)
     DT_TRY(run_open_host(run, n_threads, true));
     run_open_config_objects(run);
     dt_mistakes_add(&run->mistakes, run_check_attention(run));
-    dt_mistakes_add(&run->mistakes, check_nodes(run, per_node));
+    dt_mistakes_add(&run->mistakes, check_nodes(run, nranks, per_node));
     DT_TRY(dt_mistakes_end(&run->mistakes));
     open_task(run);
     return DT_OK;
@@ -169,7 +169,8 @@ static void print_start(const planner *p)
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s\n",
-            b->train_batch_size, b->micro_batch_size, b->accumulation, p->nranks, p->nranks > 1 ? "s" : "");
+            b->train_batch_size, b->micro_batch_size, b->accumulation, p->run->data->size,
+            p->run->data->size > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
         fprintf(p->out, " and %d %s of %" PRId64 " token%s each", p->run->model_opt.max_images,
@@ -401,9 +402,13 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .req = req, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
-    run->planned_data = (dt_axis){.name = "data", .size = req->nranks}, run->data = &run->planned_data;
+    const strategy asked = run_strategy(run);
+    const dt_mesh_shape mesh = run_mesh(run, &asked);
+    run->planned_data = (dt_axis){.name = "data", .size = dt_mesh_data(&mesh, req->nranks)};
+    run->planned_sum = (dt_axis){.name = "sum", .size = dt_mesh_sum(&mesh, req->nranks)};
+    run->data = &run->planned_data, run->sum = &run->planned_sum;
     DT_TRY(find_chip(&p, req));
-    DT_TRY(open_for_plan(run, per_node));
+    DT_TRY(open_for_plan(run, req->nranks, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)
         DT_WARN("--nvme-space is ignored, because zero.nvme_path is not set");
     set_budget(&p, req);

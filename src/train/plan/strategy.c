@@ -18,6 +18,12 @@ strategy run_strategy(const dt_run *run)
     return (strategy){as_stage_1 ? 1 : opt->stage, opt->offload_optimizer, opt->offload_param, by_node(run)};
 }
 
+dt_mesh_shape run_mesh(const dt_run *run, const strategy *s)
+{
+    (void)run;
+    return (dt_mesh_shape){.tp = 1, .cp = 1, .by_node = s->by_node};
+}
+
 void run_apply(const strategy *s, dt_zero_options *opt)
 {
     opt->stage = s->stage;
