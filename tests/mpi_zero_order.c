@@ -43,6 +43,7 @@ static int unit_of_phase(const dt_unit *units)
 }
 
 static dt_unit units[REF_ZERO_UNITS];
+static bool with_experts; /* units 2 and 3 are experts of unit 1 */
 
 static dt_err note_reduce(const dt_axis *axis, const dt_reduction *r, dt_stream *stream)
 {
@@ -83,6 +84,7 @@ static void open_zero(fixture *f, const dt_zero_options *opt, dt_queue_order ord
     *f = (fixture){0};
     ran.n = 0;
     assert_int_equal(ref_zero_make_units(units, false), DT_OK);
+    for (int u = 2; u <= 3 && with_experts; u++) units[u].role = DT_UNIT_EXPERTS;
     assert_int_equal(dt_queue_open(&f->dev, order, seed, &f->ledger), DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
     assert_int_equal(dt_comm_attach(&f->comm, &f->dev, "mpi", true), DT_OK);
@@ -218,6 +220,47 @@ TEST(gathers_precede_deferrable_reductions)
         }
         close_zero(&f);
     }
+}
+
+/* Units 2 and 3 hold experts of the block 1. Backward computes them again in the order of forward, and then in reverse:
+ * 3 follows 2 both times, but what follows 3 differs. While 3 is in hand, the right unit is gathered. */
+static void block_of_experts(fixture *f, bool back)
+{
+    const dt_param_source s = dt_zero_source(f->z);
+    dt_param_view w;
+    assert_int_equal(s.params_acquire(s.self, 1, &w), DT_OK);
+    forward_unit(f, 2);
+    forward_unit(f, 3);
+    if (back) forward_unit(f, 2);
+    for (int u = 1; u <= 3 && back; u++) {
+        dt_grad_view g;
+        assert_int_equal(s.grads_acquire(s.self, u, &g), DT_OK);
+        assert_int_equal(s.grads_release(s.self, u), DT_OK);
+    }
+    assert_int_equal(s.params_release(s.self, 1), DT_OK);
+}
+
+TEST(what_follows_experts_depends_on_the_pass)
+{
+    const dt_zero_options opt = stage_3();
+    fixture f;
+    with_experts = true;
+    open_zero(&f, &opt, DT_QUEUE_AT_ONCE, 0);
+    with_experts = false;
+    for (int step = 0; step < 4; step++) {
+        const int from = ran.n;
+        dt_zero_begin_micro(f.z, 0, 1);
+        forward_unit(&f, 0);
+        block_of_experts(&f, false);
+        backward_unit(&f, HEAD);
+        block_of_experts(&f, true);
+        backward_unit(&f, 0);
+        update(&f, true);
+        if (step < 2) continue;
+        assert_order(from, first_event(from, 'g', HEAD) < first_event(from, 'f', 3));
+        assert_order(from, count_events(from, 'g', 2) <= 2 && count_events(from, 'g', 3) <= 2);
+    }
+    close_zero(&f);
 }
 
 static void hold_grads(fixture *f, int u)

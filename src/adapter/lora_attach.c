@@ -373,16 +373,13 @@ static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit
 
 static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
 
-/* home: the unit of the block, which has the adapters of all its experts. */
-static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, dt_unit *home, int first, int end,
-                           int *n_found)
+static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit *u, int first, int end, int *n_found)
 {
     const int found_before = *n_found;
     const dt_tensor one = u->tensors[first];
     if (is_parameter(l, &one)) {
-        if (u != home && one.fused.first > 0) return DT_OK; /* another unit has the first expert */
         ++*n_found;
-        return add_parameter(l, home, &one);
+        return add_parameter(l, u, &one);
     }
     for (int t = first; t < end; t++) {
         if (!is_target(l, mc, &u->tensors[t])) continue;
@@ -405,15 +402,14 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     if (l->r == 0) return DT_OK;
     DT_TRY(check_names(l, mc, units, n_units));
     DT_TRY(dt_error_prefix(dt_lora_check_parameters(l, units, n_units), "target_parameters: "));
-    for (int u = 0, home = 0; u < n_units; u++) {
+    for (int u = 0; u < n_units; u++) {
         const int n_own = units[u].n_tensors;
-        if (units[u].role != DT_UNIT_EXPERTS) home = u;
         for (int first = 0, end; first < n_own; first = end) {
             end = dt_unit_end_of_group(&units[u], first);
-            DT_TRY(attach_group(l, mc, &units[u], &units[home], first, end < n_own ? end : n_own, &n_found));
+            DT_TRY(attach_group(l, mc, &units[u], first, end < n_own ? end : n_own, &n_found));
         }
+        count_depths(&units[u]);
     }
-    for (int u = 0; u < n_units; u++) count_depths(&units[u]);
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
     list_layers(mc, units, n_units, layers, sizeof layers);
     DT_CHECK(

@@ -84,6 +84,8 @@ static dt_err add_scales(dt_unit *u, int t, dt_part part, const char *suffix, bo
     DT_TRY(dt_unit_add(u, name, is_pairs ? 2 : 1, shape, new_group, false, 0, 0));
     u->tensors[u->n_tensors - 1].part = part;
     u->tensors[u->n_tensors - 1].trainable = false;
+    u->tensors[u->n_tensors - 1].of_expert = u->tensors[t].of_expert;
+    u->tensors[u->n_tensors - 1].expert = u->tensors[t].expert;
     u->n_param = n_param;
     return DT_OK;
 }

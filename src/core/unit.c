@@ -68,6 +68,12 @@ void dt_unit_free(dt_unit *u)
     *u = (dt_unit){0};
 }
 
+void dt_units_free(dt_unit *units, int n_units)
+{
+    for (int i = 0; units && i < n_units; i++) dt_unit_free(&units[i]);
+    free(units);
+}
+
 /* ---- trained and frozen ------------------------------------------------------------------------------------------ */
 
 int dt_unit_end_of_group(const dt_unit *u, int first)

@@ -201,13 +201,15 @@ static dt_err find_parts(const dt_model *m, int unit, struct block *b)
         struct expert_part *p = &m->parts[unit + i];
         const dt_unit *u = &m->units[unit + 1 + i];
         const enum slot slot = i < n / 2 ? SLOT_EXPERT_UP : SLOT_EXPERT_DOWN;
-        const int64_t first = i % (n / 2) * m->mc->expert_group_size;
+        const int64_t first = u->tensors[0].expert;
         const struct linear l = linear_of(m, u, b, slot, first);
         struct linear *whole = &b->linear[slot];
-        DT_EXPECT(dt_exists(l.w) && first < m->E);
+        int64_t end = first;
+        for (int t = 0; t < u->n_tensors; t++) end = dt_max_i64(end, u->tensors[t].expert + 1);
+        DT_EXPECT(dt_exists(l.w) && end <= m->E);
         *p = (struct expert_part){.unit = unit + 1 + i,
                                   .first = (int)first,
-                                  .n = (int)dt_min_i64(m->mc->expert_group_size, m->E - first),
+                                  .n = (int)(end - first),
                                   .w = l.w,
                                   .blocks = l.blocks,
                                   .scale = l.scale,

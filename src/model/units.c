@@ -96,6 +96,7 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     }
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
+    t->expert = expert;
     t->split = k->flags & BATCHED ? -1 : linear && in_first ? !is->split : is->split;
     t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
     if (b->mc->family->peft_names_experts && (k->slot == SLOT_UP || k->slot == SLOT_DOWN)) t->site = DT_SITE_NONE;
@@ -103,17 +104,11 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     return DT_OK;
 }
 
-static bool is_absent(const struct builder *b, const struct module *k)
+static bool is_left_out(const struct builder *b, const struct module *k)
 {
     if (k->slot == SLOT_SCORE) return b->n_labels == 0;
     if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
     return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
-}
-
-static bool is_left_out(const struct builder *b, const struct module *k, bool bias)
-{
-    const bool elsewhere = b->only ? k->slot != *b->only || bias : b->apart && k->flags & PER_EXPERT && !bias;
-    return elsewhere || is_absent(b, k);
 }
 
 /* Describe the tensor of files that may contain the last one: that of modules first .. end-1 of all experts. */
@@ -127,7 +122,7 @@ static void note_fused(const struct builder *b, const struct module *of, int fir
     if (!fused || (bias && !each)) return;
     int64_t before = 0, out = 0;
     for (int k = first; k < end; k++) {
-        if (is_absent(b, &of[k])) continue;
+        if (is_left_out(b, &of[k])) continue;
         if (k < i) before += dt_family_size(b->mc, of[k].out);
         out += dt_family_size(b->mc, of[k].out);
     }
@@ -152,6 +147,7 @@ static dt_err add_bias(const struct builder *b, const struct module *k, int64_t 
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
     t->split = SLOTS[k->slot].split_bias;
     t->of_expert = k->flags & PER_EXPERT;
+    t->expert = expert;
     return DT_OK;
 }
 
@@ -159,12 +155,11 @@ static dt_err add_bias(const struct builder *b, const struct module *k, int64_t 
  * others. */
 static dt_err add_all(const struct builder *b, const struct module *of, int first, int end, bool bias)
 {
-    const int64_t all = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1, from = b->only ? b->first_expert : 0,
-                  to = b->only ? b->end_expert : all;
-    for (int64_t e = from; e < to; e++)
+    const int64_t n = of[first].flags & PER_EXPERT ? b->mc->num_experts : 1;
+    for (int64_t e = 0; e < n; e++)
         for (int i = first; i < end; i++) {
-            if (is_left_out(b, &of[i], bias) || (bias && !dt_family_has(b->mc, of[i].bias_if))) continue;
-            DT_TRY((bias ? add_bias : add_weight)(b, &of[i], e, e == from && i == first));
+            if (is_left_out(b, &of[i]) || (bias && !dt_family_has(b->mc, of[i].bias_if))) continue;
+            DT_TRY((bias ? add_bias : add_weight)(b, &of[i], e, e == 0 && i == first));
             note_fused(b, of, first, end, i, e, bias);
         }
     return DT_OK;
@@ -176,34 +171,6 @@ dt_err dt_units_build(const struct builder *b, const struct module *of)
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
         DT_TRY(add_all(b, of, first, end, false));
         DT_TRY(add_all(b, of, first, end, true));
-    }
-    return DT_OK;
-}
-
-/* Units of each of the two slots of experts of a block; 0: the block has them itself. */
-static int64_t n_groups(const dt_model_config *mc, int64_t block)
-{
-    const int64_t size = mc->expert_group_size;
-    if (size == 0 || size >= mc->num_experts || !dt_model_layer(mc, block).sparse) return 0;
-    return dt_ceil_div(mc->num_experts, size);
-}
-
-/* The units of a block's experts, in the order of forward. */
-static dt_err build_experts(const struct builder *block, int64_t number, dt_unit *u)
-{
-    static const enum slot SLOTS_OF[] = {SLOT_EXPERT_UP, SLOT_EXPERT_DOWN};
-    const dt_model_config *mc = block->mc;
-    const int64_t n = n_groups(mc, number);
-    for (int64_t i = 0; i < 2 * n; i++, u++) {
-        struct builder b = *block;
-        b.unit = u, b.apart = false, b.only = &SLOTS_OF[i / n];
-        b.first_expert = i % n * mc->expert_group_size;
-        b.end_expert = dt_min_i64(b.first_expert + mc->expert_group_size, mc->num_experts);
-        u->role = DT_UNIT_EXPERTS;
-        char name[64];
-        snprintf(name, sizeof name, "block.%" PRId64 ".%s.%" PRId64, number, i < n ? "up" : "down", i % n);
-        snprintf(u->name, sizeof u->name, "%.*s", (int)sizeof u->name - 1, name);
-        DT_TRY(dt_units_build(&b, mc->family->block));
     }
     return DT_OK;
 }
@@ -228,25 +195,18 @@ static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_
     u->role = DT_UNIT_BLOCK;
     b.layer = dt_model_layer(mc, i - 1);
     snprintf(b.prefix, sizeof b.prefix, "%s%s%d.", inside, mc->family->blocks, i - 1);
-    b.apart = n_groups(mc, i - 1) > 0;
-    DT_TRY(dt_units_build(&b, mc->family->block));
-    return build_experts(&b, i - 1, u + 1);
+    return dt_units_build(&b, mc->family->block);
 }
 
 static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
-    int n_text = (int)mc->num_hidden_layers + 2;
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) n_text += (int)(2 * n_groups(mc, i));
-    const int n = n_text + dt_vision_n_units(mc->vision);
+    const int n_text = (int)mc->num_hidden_layers + 2, n = n_text + dt_vision_n_units(mc->vision);
     dt_unit *u = calloc((size_t)n, sizeof *u);
     *units = NULL;
     *n_units = 0;
     DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
-    for (int i = 0, at = 0; at < n_text && err == DT_OK; i++) {
-        err = build_text(mc, n_labels, i, &u[at++]);
-        while (at < n_text && u[at].role == DT_UNIT_EXPERTS) at++;
-    }
+    for (int i = 0; i < n_text && err == DT_OK; i++) err = build_text(mc, n_labels, i, &u[i]);
     if (err == DT_OK) err = dt_vision_build_units(mc->vision, &u[n_text]);
     if (err != DT_OK) {
         dt_model_free_units(u, n);
@@ -273,11 +233,7 @@ dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt
     return make_units(mc, n_labels, units, n_units);
 }
 
-void dt_model_free_units(dt_unit *units, int n_units)
-{
-    for (int i = 0; units && i < n_units; i++) dt_unit_free(&units[i]);
-    free(units);
-}
+void dt_model_free_units(dt_unit *units, int n_units) { dt_units_free(units, n_units); }
 
 bool dt_model_is_vocabulary(const dt_tensor *t)
 {

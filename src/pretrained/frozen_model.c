@@ -6,7 +6,6 @@
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {
-    f->mc.expert_group_size = f->expert_group_size;
     DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
                     : dt_model_make_units(&f->mc, &f->units, &f->n_units));
     return DT_OK;
@@ -59,6 +58,7 @@ dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like,
 static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype)
 {
     return (dt_zero_options){.stage = like->stage == 3 ? 3 : 0,
+                             .expert_group_size = like->stage == 3 ? like->expert_group_size : 0,
                              .n_groups = like->n_groups,
                              .param_dtype = dtype,
                              .grad_dtype = dtype,
@@ -98,7 +98,8 @@ dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_
                             dt_device *dev, dt_stream *compute, dt_phase *phase)
 {
     const dt_zero_options opt = options(f, like, dtype);
-    const dt_err err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
+    dt_err err = dt_units_take_groups(&f->units, &f->n_units, opt.expert_group_size);
+    if (err == DT_OK) err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
     DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));
     f->source = dt_zero_source(f->zero);
     return dt_pretrained_load(comm, f->zero, &f->from, phase);

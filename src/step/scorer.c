@@ -8,7 +8,6 @@ static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const c
     const bool planned = !t->comm && (!*path || access(path, F_OK) != 0);
     s->name = name;
     s->frozen.model_part = dt_task_model_part(t);
-    s->frozen.expert_group_size = t->cfg->zero_expert_group_size;
     const dt_err err = planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
                                : dt_frozen_model_describe(&s->frozen, path, n_labels);
     if (err != DT_OK) dt_frozen_model_close(&s->frozen); /* omitted from the plan */
@@ -69,6 +68,7 @@ static dt_err begin(void *self, dt_task *t)
     else
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
+    s->units = s->is_base ? t->units : f->units, s->n_units = s->is_base ? t->n_units : f->n_units;
     if (!s->is_base && s->opt.features_given) {
         DT_EXPECT(t->n_same_tower < DT_MAX_TASK_FILES);
         t->same_tower[t->n_same_tower++] = f;

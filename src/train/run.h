@@ -82,14 +82,15 @@ double run_checkpoint_nbytes(const dt_run *run); /* maximum size on disk */
 typedef struct strategy {
     int stage;
     dt_offload offload_optimizer, offload_param;
-    bool by_node; /* zero.shard_group */
+    bool by_node;              /* zero.shard_group */
+    int64_t expert_group_size; /* 0: all experts of a block together, or until a trial chooses */
 } strategy;
-enum { MAX_STRATEGIES = 32, STRATEGY_TEXT = 120 };
+enum { MAX_STRATEGIES = 32, STRATEGY_TEXT = 180 };
 
-strategy run_strategy(const dt_run *run);                /* configured, or chosen by auto */
-void run_apply(const strategy *s, dt_zero_options *opt); /* all but the groups, which depend on ranks and nodes */
-bool run_same_strategy(const strategy *a, const strategy *b);
-const char *run_offload_name(dt_offload offload); /* the value of the key */
+strategy run_strategy(const dt_run *run);                     /* configured, or chosen by auto */
+void run_apply(const strategy *s, dt_zero_options *opt);      /* all but the groups, which depend on ranks and nodes */
+bool run_same_strategy(const strategy *a, const strategy *b); /* groups of experts do not count */
+const char *run_offload_name(dt_offload offload);             /* the value of the key */
 /* "zero.stage = 3, zero.offload_optimizer = cpu"; returns out */
 const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT]);
 const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* without the stage; may be empty */
@@ -158,6 +159,7 @@ dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* the p
 typedef struct limits {
     const budget *budget;
     double usable;  /* of each memory */
+    bool quick;     /* does it fit with any groups of experts? The smallest are then chosen */
     dt_memory held; /* allocated already, and contained in the plans */
 } limits;
 
@@ -167,11 +169,20 @@ typedef struct trial {
     bool gathered;               /* with all parameters gathered, because the task requests it and memory suffices */
     const rank_memory *short_of; /* NULL: it fits */
     bool works;                  /* it fits, and max_live_parameters is enough */
+    /* zero.expert_group_size, as configured or chosen by auto. If auto chooses groups: the reason, which is what all
+     * experts together are too large for */
+    int64_t expert_group_size, n_experts; /* n_experts 0: auto has not chosen groups */
+    const rank_memory *whole_short_of;
+    int64_t whole_needs_live;
 } trial;
 dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t);
 /* checks that the configured strategy fits into the free memory; local */
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
-/* zero.stage = auto: the first strategy that fits on every rank; collective, agreed */
+/* "zero.expert_group_size = auto takes 8 of 64 experts: ..."; "" if auto has not chosen groups. Returns out */
+enum { GROUPS_TEXT = 200 };
+const char *run_groups_text(const trial *t, char out[GROUPS_TEXT]);
+/* zero.stage = auto: the first strategy that fits on every rank; zero.expert_group_size = auto: its groups. Collective,
+ * agreed */
 dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
 /* for a task with rollouts: decides whether parameters stay gathered on every rank. Collective, agreed */
 dt_err run_settle_gathered(dt_run *run, int ranks_per_node);

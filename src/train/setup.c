@@ -212,7 +212,8 @@ static void fill_zero_options(dt_run *run)
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
-        .n_groups = run->comm ? run->comm->mesh.replicate.size : 0, /* a plan sets its own */
+        .expert_group_size = strtoll(cfg->zero_expert_group_size, NULL, 10), /* auto: 0, until it chooses */
+        .n_groups = run->comm ? run->comm->mesh.replicate.size : 0,          /* a plan sets its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,
@@ -487,9 +488,8 @@ static dt_err open_model(dt_run *run)
     if (run->mc.vision && *run->cfg.vision_projector_dropout)
         run->mc.vision->projector.dropout = strtod(run->cfg.vision_projector_dropout, NULL);
     run->mc.router_z_loss_coef = run->cfg.model_router_z_loss_coef;
-    run->mc.expert_group_size = run->cfg.zero_expert_group_size;
-    DT_CONFIG_CHECK(run->mc.expert_group_size == 0 || run->mc.num_experts > 0, &run->cfg, "zero", "expert_group_size",
-                    "the model has no experts; leave this key out");
+    DT_CONFIG_CHECK(strtoll(run->cfg.zero_expert_group_size, NULL, 10) == 0 || run->mc.num_experts > 0, &run->cfg,
+                    "zero", "expert_group_size", "the model has no experts; leave this key out");
     DT_CONFIG_CHECK(run->mc.router_z_loss_coef == 0 || run->mc.num_experts > 0, &run->cfg, "model",
                     "router_z_loss_coef", "the model has no experts; leave this key out");
     DT_TRY(check_length(run));
@@ -599,6 +599,18 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
     return dt_device_open_host(&run->host, n_threads, planning, &run->ledger);
 }
 
+static dt_err group_experts(dt_run *run)
+{
+    for (int i = 0; i < run->n_trained; i++) {
+        dt_trained *m = run->trained[i];
+        DT_TRY(dt_units_take_groups(&m->units, &m->n_units, m->zero_opt.expert_group_size));
+        if (i > 0) continue;
+        run->units = m->units, run->n_units = m->n_units;
+        run->task.units = m->units, run->task.n_units = m->n_units;
+    }
+    return DT_OK;
+}
+
 static dt_err open_zeros(dt_run *run)
 {
     const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), dt_comm_ranks_on_node(run->comm));
@@ -632,6 +644,7 @@ dt_err run_open_states(dt_run *run)
     DT_TRY(dt_stream_open(&run->dev, &run->compute, "compute"));
     DT_TRY(dt_chunks_open(&run->chunks, &run->dev));
     run->comm->chunks = &run->chunks;
+    DT_TRY(dt_comm_agree(run->comm, group_experts(run)));
     DT_TRY(open_zeros(run));
     run->source = dt_zero_source(run->main.zero);
     dt_err err = prepare_attention(run);

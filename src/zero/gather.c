@@ -6,7 +6,8 @@
  *
  * The next unit is prefetched while the current one is held. The layer loop has the same order in every step, so the
  * successor of each unit is recorded in the first step. With a tied embedding the successor near the head is not the
- * next index. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps
+ * next index. Units of experts are used in the same order in forward and in the recomputation of backward, but different
+ * units follow, which the unit before their block tells apart. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps
  * with later work. A reduction whose result is not needed yet is deferred for it (grads.c).
  *
  * During a rollout all units may stay gathered until the next update. Each rank then runs its own passes, or omits the
@@ -43,46 +44,59 @@ static int holder_of_region(const dt_zero *z, int u, dt_part part)
 
 /* ---- which unit comes next --------------------------------------------------------------------------------------- */
 
+void zero_go_to(const dt_zero *z, zero_location *at, int u)
+{
+    at->before = at->last;
+    at->last = u;
+    if (u >= 0 && z->lay.units[u].inner) return;
+    at->before_outer = at->outer;
+    at->outer = u;
+}
+
+static bool same_way(const zero_location *a, const zero_location *b)
+{
+    return a->before == b->before && a->before_outer == b->before_outer;
+}
+
 static void record_order(dt_zero *z, int u)
 {
-    if (z->last_unit >= 0) {
-        zero_unit_state *s = &z->state[z->last_unit];
+    if (z->at.last >= 0) {
+        zero_unit_state *s = &z->state[z->at.last];
         int k = 0;
-        while (k < s->n_seen && s->seen[k].before != z->before_last) k++;
+        while (k < s->n_seen && !same_way(&s->seen[k].at, &z->at)) k++;
         if (k == ZERO_N_SEEN) k = 0; /* the table is full: replace an entry */
         if (k == s->n_seen) s->n_seen++;
-        s->seen[k].before = z->before_last;
+        s->seen[k].at = z->at;
         s->seen[k].after = u;
     }
-    z->before_last = z->last_unit;
-    z->last_unit = u;
+    zero_go_to(z, &z->at, u);
 }
 
 void zero_params_begin_micro(dt_zero *z)
 {
     record_order(z, -1);
-    z->before_last = -1;
+    z->at = ZERO_NOWHERE;
 }
 
-static const int *seen_after(const dt_zero *z, int before, int last)
+static const int *seen_after(const dt_zero *z, const zero_location *at)
 {
-    const zero_unit_state *s = &z->state[last];
+    const zero_unit_state *s = &z->state[at->last];
     for (int k = 0; k < s->n_seen; k++)
-        if (s->seen[k].before == before) return &s->seen[k].after;
+        if (same_way(&s->seen[k].at, at)) return &s->seen[k].after;
     return NULL;
 }
 
 bool zero_another_follows(const dt_zero *z)
 {
-    const int *after = z->last_unit >= 0 ? seen_after(z, z->before_last, z->last_unit) : NULL;
+    const int *after = z->at.last >= 0 ? seen_after(z, &z->at) : NULL;
     return after && *after >= 0;
 }
 
-int zero_next_unit(const dt_zero *z, int before, int last)
+int zero_next_unit(const dt_zero *z, const zero_location *at)
 {
-    const int *after = seen_after(z, before, last);
+    const int *after = seen_after(z, at);
     if (after) return *after;
-    const int guess = before == last + 1 ? last - 1 : last + 1;
+    const int guess = at->before == at->last + 1 ? at->last - 1 : at->last + 1;
     return guess < z->n_units ? guess : -1;
 }
 
@@ -120,9 +134,9 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     return err;
 }
 
-static dt_err prefetch(dt_zero *z, int held)
+static dt_err prefetch(dt_zero *z)
 {
-    const int u = zero_next_unit(z, z->before_last, held);
+    const int u = zero_next_unit(z, &z->at);
     for (int p = 0; u >= 0 && p < DT_N_PARTS; p++) {
         const dt_part part = (dt_part)p;
         if (!is_sharded(&z->lay, u, part) || z->state[u].part[p].resident) continue;
@@ -196,7 +210,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].dtype = z->lay.param_dtype[p];
     }
     dt_err err = sharded && first ? zero_fetch_ahead(z) : DT_OK;
-    if (joint && z->lay.prefetch) err = zero_first_err(err, prefetch(z, u));
+    if (joint && z->lay.prefetch) err = zero_first_err(err, prefetch(z));
     return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_oldest(z));
 }
 

@@ -187,7 +187,7 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
 static bool may_defer(const dt_zero *z)
 {
     if (z->last_micro && z->n_incomplete == 0) return false;
-    const bool gathers = z->last_unit >= 0 && z->comm_stream != z->compute;
+    const bool gathers = z->at.last >= 0 && z->comm_stream != z->compute;
     return gathers && z->n_deferred < ZERO_N_DEFERRED && (!z->last_micro || zero_another_follows(z));
 }
 

@@ -119,14 +119,14 @@ static dt_err read_part(dt_zero *z, int u, dt_part part, int64_t began, bool *fu
 dt_err zero_fetch_ahead(dt_zero *z)
 {
     const int64_t began = z->n_used;
-    int before = z->before_last, last = z->last_unit;
+    zero_location at = z->at;
     bool full = z->fetch.n == 0;
     DT_TRY(write_arrived(z, 0));
-    for (int k = 0; k <= z->fetch.n && last >= 0 && !full; k++) {
-        const int next = zero_next_unit(z, before, last);
+    for (int k = 0; k <= z->fetch.n && at.last >= 0 && !full; k++) {
+        const int next = zero_next_unit(z, &at);
         if (next < 0) return DT_OK;
         for (int p = 0; p < DT_N_PARTS && !full; p++) DT_TRY(read_part(z, next, (dt_part)p, began, &full));
-        before = last, last = next;
+        zero_go_to(z, &at, next);
     }
     return DT_OK;
 }

@@ -153,7 +153,7 @@ static dt_memory memory_of(const zero_layout *l)
     return sum;
 }
 
-dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
+static dt_err plan_units(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
@@ -175,4 +175,15 @@ dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n
     count_sent(&l, plan);
     zero_layout_free(&l);
     return DT_OK;
+}
+
+dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
+{
+    dt_unit *grouped;
+    int n;
+    if (opt->expert_group_size == 0) return plan_units(opt, units, n_units, nranks, plan);
+    DT_TRY(dt_units_group_experts(units, n_units, opt->expert_group_size, &grouped, &n));
+    const dt_err err = plan_units(opt, grouped, n, nranks, plan);
+    dt_units_free(grouped, n);
+    return err;
 }

@@ -106,8 +106,7 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .dev = dev,
                        .compute = compute,
                        .phase = phase,
-                       .last_unit = -1,
-                       .before_last = -1};
+                       .at = ZERO_NOWHERE};
         err = zero_layout_make(&z->lay, opt, units, n_units, z->sum->size);
         if (err == DT_OK && z->lay.n_groups != z->replicate->size)
             err = dt_fail(DT_ERR_ARG, "internal: dt_zero_open: states in %d groups, but ranks in %d groups",

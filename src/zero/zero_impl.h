@@ -21,6 +21,13 @@ typedef struct zero_part_state {
     int64_t gather_number; /* of its last collective; reduce_number likewise. For monitoring of the streams */
 } zero_part_state;
 
+/** The last two units that were acquired, and the last two that do not hold experts; -1: none. */
+typedef struct zero_location {
+    int before, last;
+    int before_outer, outer;
+} zero_location;
+#define ZERO_NOWHERE ((zero_location){-1, -1, -1, -1})
+
 typedef struct zero_unit_state {
     int params_held, grads_held;
     zero_part_state part[DT_N_PARTS];
@@ -29,8 +36,9 @@ typedef struct zero_unit_state {
     dt_event *reduced, *down;
     int64_t reduce_number;
     struct {
-        int before, after;
-    } seen[ZERO_N_SEEN]; /* recorded order: after `before` and this unit, `after` was acquired */
+        zero_location at;
+        int after;
+    } seen[ZERO_N_SEEN]; /* recorded order: the unit that was acquired after this one, by the units before it */
     int n_seen;
     int first_result; /* index of its first sum of squares in z->host */
 } zero_unit_state;
@@ -113,7 +121,7 @@ struct dt_zero {
     int n_slices;
     dt_tensor **scale_tensors; /* [n_units] the tensors of the scales; in 8 bits */
     char scale_names[DT_MAX_STATES][DT_NAME_MAX];
-    int last_unit, before_last;              /* the last two units that were acquired; -1: none */
+    zero_location at;
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions not yet queued, oldest first */
     int n_deferred;
     int n_incomplete;     /* units whose gradients of this micro-step are not complete */
@@ -268,9 +276,10 @@ dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *
 /** After a change of the owned shards of a part: gather it if it is kept whole, after the work queued on the stream
  *  that wrote them. Invalidates its copy in the arena. Enters the collectives even after an earlier error. */
 dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt_err err);
-/** The unit that params_acquire will probably request after `last`, whose predecessor was `before` (-1: start of a
- *  micro-step). Returns -1 if unknown. */
-int zero_next_unit(const dt_zero *z, int before, int last);
+/** The unit that params_acquire will probably request next; -1: unknown. */
+int zero_next_unit(const dt_zero *z, const zero_location *at);
+/** The location after it has requested unit u; -1: a new micro-step. */
+void zero_go_to(const dt_zero *z, zero_location *at, int u);
 /** Did params_acquire request another unit after the last two, in earlier steps? Then a reduction may be deferred. */
 bool zero_another_follows(const dt_zero *z);
 /** Queue deferred reductions: the oldest, or all. Enter the collectives even after an earlier error. */

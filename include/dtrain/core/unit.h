@@ -104,6 +104,7 @@ typedef struct dt_tensor {
     bool quantisable; /* may be stored as codes */
     bool in_first;    /* a matrix is [in, out] instead of [out, in] */
     bool of_expert;   /* of one expert of a mixture: only some tokens use it */
+    int64_t expert;   /* its number */
     int split;        /* dimension that tensor parallelism divides; -1: none, every rank has the whole tensor */
     /* the tensor is divided in dimension split: this rank's part begins at index split_first of split_whole, and shape
      * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */
@@ -183,6 +184,8 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    float init_std, float init_value);
 /** Free the table. Leaves {0}. */
 void dt_unit_free(dt_unit *u);
+/** Free units and their tables. Safe on NULL. */
+void dt_units_free(dt_unit *units, int n_units);
 
 /** Is this tensor to be trained? */
 typedef bool (*dt_trains)(void *self, const dt_tensor *t);
@@ -201,6 +204,19 @@ int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role);
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
 /** The same of one tensor. */
 int64_t dt_tensor_n_trainable(const dt_tensor *t);
+
+/** Copy units, with the matrices of experts in units of their own (DT_UNIT_EXPERTS), of `size` experts each: for a block
+ *  with more experts those of the first matrices, then those of the last, all after the block's unit. 0: none. Units
+ *  that are grouped already stay so. After the choice of trained tensors and quantisation.
+ *
+ *  grouped  out  [n_grouped], freed with dt_units_free; NULL on error
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_units_group_experts(const dt_unit *units, int n_units, int64_t size, dt_unit **grouped, int *n_grouped);
+/** The same in place of the units, which are freed. */
+dt_err dt_units_take_groups(dt_unit **units, int *n_units, int64_t size);
+/** The most experts of a block's unit; 0: none, or all blocks are grouped. */
+int64_t dt_units_n_experts(const dt_unit *units, int n_units);
 
 /** A unit's whole parameters. */
 typedef struct dt_param_view {

@@ -53,7 +53,6 @@ typedef struct dt_model_config {
     bool linear_grouped;                     /* matrices before linear attention have rows grouped by key head */
     bool norm_topk_prob;                     /* the weights of a token's experts add up to 1 */
     double router_aux_loss_coef;             /* factor of the load-balancing loss; 0: none */
-    int64_t expert_group_size;               /* experts of a unit (DT_UNIT_EXPERTS), not in config.json; 0: all */
     double router_z_loss_coef;               /* factor of the z-loss, which is not in config.json; 0: none */
     double swiglu_limit;                     /* of experts (glu_forward); 0: none */
     /* of the router (dt_routing); n_group 0 or 1: no groups */

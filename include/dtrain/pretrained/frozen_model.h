@@ -11,7 +11,6 @@ typedef struct dt_frozen_model {
     const dt_unit *like; /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
     int n_like;
     const char *strip_prefix;  /* likewise: dt_stored_parts.prefix; NULL: none */
-    int64_t expert_group_size; /* likewise: of dt_model_config */
     dt_model_part model_part;  /* likewise: of a directory with a model with images */
     dt_lora lora;              /* its adapters: of that directory, or of a checkpoint's run */
     dt_pretrained from;        /* its path, tokenizer, sampling defaults */
@@ -39,8 +38,8 @@ dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like,
 
 /** Allocate and load the parameters. Collective, agreed except for DT_ERR_COMM.
  *
- *  like     storage of the parameters: partitioned at stage 3, offloaded as offload_param says; otherwise whole on
- *           every rank. Options of the run's own model (dt_task.main), or {.stage}
+ *  like     storage of the parameters: partitioned at stage 3, in groups of experts and offloaded as it says; otherwise
+ *           whole on every rank. Replaces f->units if there are groups. Options of the run's own model (dt_task.main), or {.stage}
  *  compute  stream of its models
  *  phase    may be NULL
  *

@@ -289,7 +289,8 @@ dt_err dt_task_forward(dt_task *t, const dt_batch *batch);
 /* ---- auxiliary models -------------------------------------------------------------------------------------------- */
 
 /** Declare an auxiliary model, in open. The run plans, opens and closes its zero, updates it and includes it in
- *  checkpoints. Local. units: borrowed until the task is closed.
+ *  checkpoints. Local. units: borrowed until `begin`. The run may replace them, so the task then frees those of the
+ *  result.
  *
  *  Returns a copy of the main model's settings ([optimizer] without lr_groups, [zero]), which the task may change; NULL
  *  after an error, which is added to t->mistakes. */

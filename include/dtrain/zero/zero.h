@@ -32,6 +32,8 @@ typedef enum dt_offload { DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, DT_OFFLOAD_NVME } dt_
  *  [precision]. */
 typedef struct dt_zero_options {
     int stage;    /* 0 .. 3 */
+    /* of the units (dt_units_group_experts). A plan groups them; dt_zero_open gets grouped units */
+    int64_t expert_group_size;
     int n_groups; /* number of groups, as in the communicator; 0: 1 */
     /* DT_F32: trained parameters are their own master weights. Otherwise, and with any offload, fp32 master weights are
      * kept in addition */

@@ -212,15 +212,10 @@ const struct family_fused *dt_family_fused(const dt_family *f, enum slot slot);
 struct builder {
     const dt_model_config *mc;
     dt_unit *unit;
-    char prefix[64];  /* of all names */
-    int64_t n_labels; /* of a scalar head; 0: vocabulary head */
-    bool tower;       /* a vision tower, not a language model */
-    dt_layer layer;   /* of a block */
-    /* of a block whose experts have units of their own: their weights are left out; of such a unit: its slot and
-     * experts */
-    bool apart;
-    const enum slot *only;
-    int64_t first_expert, end_expert;
+    char prefix[64];    /* of all names */
+    int64_t n_labels;   /* of a scalar head; 0: vocabulary head */
+    bool tower;         /* a vision tower, not a language model */
+    dt_layer layer;     /* of a block */
     int64_t patch_size; /* of a tower */
     int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };

@@ -278,7 +278,6 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
     p->fd = -1;
     dt_task_hold(t, &as_part, p);
-    p->model.expert_group_size = t->cfg->zero_expert_group_size;
     if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
     p->model.model_part = dt_task_model_part(t);
     const dt_err err =

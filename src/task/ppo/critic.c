@@ -60,6 +60,12 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
     return DT_OK;
 }
 
+/* The run may have grouped the experts. */
+static void take_units(dt_critic *c)
+{
+    if (c->trained) c->units = c->trained->units, c->n_units = c->trained->n_units;
+}
+
 /* A new head starts from random values; the file replaces all other parameters. */
 static dt_err begin(void *self, dt_task *t)
 {
@@ -70,6 +76,7 @@ static dt_err begin(void *self, dt_task *t)
                           : dt_pretrained_load_merged(t->comm, c->trained->zero, &c->from, &c->lora, &c->mc,
                                                       &c->trained->zero_opt, t->dev, t->compute, t->phase));
     c->source = dt_zero_source(c->trained->zero);
+    take_units(c);
     return dt_comm_agree(t->comm, dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source,
                                                 t->compute, t->phase));
 }
@@ -78,6 +85,7 @@ static void close_critic(void *self, dt_task *t)
 {
     dt_critic *c = self;
     dt_model_close(c->model);
+    take_units(c);
     dt_model_free_units(c->units, c->n_units);
     dt_model_config_free(&c->mc);
     dt_pretrained_free(&c->from);

@@ -69,12 +69,14 @@ static forecast_row *row_of(forecast *f, const char *op, step_part part)
     return &f->row[f->n_rows++];
 }
 
-/* The phase holds the pointer to the unit's name, so addresses are compared. */
+/* The phase holds the pointer to the unit's name, so addresses are compared. Experts count as their block. */
 static void note_unit(forecast *f, step_part part, double seconds)
 {
     const char *unit = text_of(&f->phase->unit);
-    for (int u = 0; u < f->n_units; u++)
-        if (f->units[u].name == unit) f->unit_s[u][part] += f->weight * seconds;
+    for (int u = 0, home = 0; u < f->n_units; u++) {
+        if (f->units[u].role != DT_UNIT_EXPERTS) home = u;
+        if (f->units[u].name == unit) f->unit_s[home][part] += f->weight * seconds;
+    }
 }
 
 static bound longest_of(const double seconds[N_BOUNDS])
@@ -193,7 +195,7 @@ static dt_err make_rows(stand_in *s, int64_t n_rows, int64_t seq_len)
     return DT_OK;
 }
 
-static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_count_sink *sink)
+static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_count_sink *sink, const forecast *f)
 {
     dt_run *run = s->run;
     dt_task *t = &s->task;
@@ -203,15 +205,15 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     DT_TRY(dt_stream_open(&s->dev, &s->compute, "compute"));
     s->main = run->main;
     s->main.zero_opt = run_zero_options(with, &run->main);
-    DT_TRY(dt_zero_open(&s->main.zero, &s->main.zero_opt, run->units, run->n_units, &s->comm, &s->dev, s->compute,
+    DT_TRY(dt_zero_open(&s->main.zero, &s->main.zero_opt, f->units, f->n_units, &s->comm, &s->dev, s->compute,
                         &run->phase));
     s->source = dt_zero_source(s->main.zero);
     *t = run->task;
     s->ops = *run->task.ops;
     s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_auxiliary = NULL;
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
-    DT_TRY(dt_model_open(&t->model, &run->mc, &with->model_opt, run->units, run->n_units, &s->dev, &s->source,
-                         s->compute, &run->phase));
+    DT_TRY(dt_model_open(&t->model, &run->mc, &with->model_opt, f->units, f->n_units, &s->dev, &s->source, s->compute,
+                         &run->phase));
     DT_TRY(dt_task_buffers_alloc(&t->buffers, &with->model_opt, s->ops.n_labels, &s->ledger));
     return make_rows(s, with->batching.micro_batch_size, run->cfg.data_seq_len);
 }
@@ -271,12 +273,13 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
 {
     stand_in s = {.run = run};
     const int64_t n_micro = run_trains(run) ? with->batching.accumulation : 1;
-    *f = (forecast){.chip = chip, .n_units = run->n_units, .units = run->units, .phase = &run->phase};
+    *f = (forecast){.chip = chip, .phase = &run->phase};
     const int n_data = run_planned_data(run, with);
     f->tokens = (double)with->batching.micro_batch_size * (double)n_micro * n_data * (double)run->cfg.data_seq_len;
-    f->unit_s = calloc((size_t)run->n_units, sizeof *f->unit_s);
-    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", run->n_units);
-    dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f});
+    DT_TRY(dt_units_group_experts(run->units, run->n_units, with->strategy.expert_group_size, &f->units, &f->n_units));
+    f->unit_s = calloc((size_t)f->n_units, sizeof *f->unit_s);
+    DT_CHECK(f->unit_s, DT_ERR_MEMORY, "out of memory for the times of %d units", f->n_units);
+    dt_err err = open_stand_in(&s, with, &(dt_count_sink){take, f}, f);
     const dt_batch_images *images = dt_images_of(&s.batch);
     f->images = (images ? (double)images->n : 0) * (double)n_micro * n_data;
     for (int i = 0; i < 2 && err == DT_OK; i++) {
@@ -291,5 +294,6 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
 void run_forecast_free(forecast *f)
 {
     free(f->unit_s);
+    dt_units_free(f->units, f->n_units);
     *f = (forecast){0};
 }

@@ -29,11 +29,11 @@ typedef struct forecast {
     const dt_chip *chip;
     forecast_row row[MAX_FORECAST_ROWS];
     int n_rows;
-    double (*unit_s)[N_PARTS]; /* [n_units] at the peaks */
+    double (*unit_s)[N_PARTS]; /* [n_units] at the peaks; those of experts are in the unit of their block */
     int n_units;
     double step_s[DT_COUNT_CLOCKS]; /* with overlap and waiting */
     double tokens, images;          /* of all ranks */
-    const dt_unit *units;           /* borrowed while counting */
+    dt_unit *units;                 /* [n_units], with groups of experts */
     const dt_phase *phase;
     double weight; /* of the following launches: 0 if they do not count */
 } forecast;

@@ -40,10 +40,19 @@ static void print_rows(forecast *f, FILE *out)
     print_row(out, "all", &all);
 }
 
+/* Without units of experts, which share the line of their block. */
+static int next_unit(const forecast *f, int u)
+{
+    do u++;
+    while (u < f->n_units && f->units[u].role == DT_UNIT_EXPERTS);
+    return u;
+}
+
 /* Adjacent blocks share a line, which shows their mean. */
 static bool is_like_next(const forecast *f, int u)
 {
-    return u + 1 < f->n_units && f->units[u].role == DT_UNIT_BLOCK && f->units[u + 1].role == DT_UNIT_BLOCK;
+    const int next = next_unit(f, u);
+    return next < f->n_units && f->units[u].role == DT_UNIT_BLOCK && f->units[next].role == DT_UNIT_BLOCK;
 }
 
 static void print_units(const forecast *f, FILE *out)
@@ -51,11 +60,14 @@ static void print_units(const forecast *f, FILE *out)
     fprintf(out, "\n%-24s%9s", "ms of a unit", "units");
     for (int p = 0; p < N_PARTS; p++) fprintf(out, "%10s", PART_NAMES[p]);
     fputc('\n', out);
-    for (int u = 0, n = 1; u < f->n_units; u += n) {
+    for (int u = 0, end; u < f->n_units; u = end) {
         double sum[N_PARTS] = {0};
-        for (n = 1; is_like_next(f, u + n - 1);) n++;
-        for (int k = 0; k < n; k++)
-            for (int p = 0; p < N_PARTS; p++) sum[p] += f->unit_s[u + k][p];
+        int n = 0;
+        bool more = true;
+        for (end = u; more; end = next_unit(f, end), n++) {
+            for (int p = 0; p < N_PARTS; p++) sum[p] += f->unit_s[end][p];
+            more = is_like_next(f, end);
+        }
         fprintf(out, "%-24.23s%9d", f->units[u].name, n);
         for (int p = 0; p < N_PARTS; p++) fprintf(out, "%10.3f", sum[p] / n * MS);
         fputc('\n', out);
@@ -115,8 +127,9 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
 static void print_head(const dt_run *run, const plan_setting *with, const dt_chip *chip, FILE *out)
 {
     const int n_nodes = (with->nranks + with->ranks_per_node - 1) / with->ranks_per_node;
-    fprintf(out, "\ntime of a step on %s, zero.stage = %d: %.0f TFLOP/s in %s, %.0f GB/s", chip->title,
-            with->strategy.stage, dt_chip_flops(chip, with->model_opt.dtype) * 1e-12,
+    char what[STRATEGY_TEXT];
+    fprintf(out, "\ntime of a step on %s, %s: %.0f TFLOP/s in %s, %.0f GB/s", chip->title,
+            run_strategy_text(&with->strategy, what), dt_chip_flops(chip, with->model_opt.dtype) * 1e-12,
             dt_dtype_name(with->model_opt.dtype), chip->memory_rate * 1e-9);
     if (with->nranks > 1) fprintf(out, ", NVLink %.0f GB/s each way", chip->nvlink_rate * 1e-9);
     if (n_nodes > 1) fprintf(out, ", network %.0f GB/s per GPU", chip->network_rate * 1e-9);

@@ -135,7 +135,9 @@ void run_say_trials(const strategy list[], const trial *trials, int n, bool node
             fprintf(f, "%8s", table_bytes((double)dt_memory_on(&t->plan.memory, (dt_memspace)p), bytes));
         fprintf(f, "  %9s", table_bytes(t->plan.sent_bytes, bytes));
         if (nodes) fprintf(f, "  %13s", table_bytes(t->plan.sent.between, bytes));
-        if (t->works)
+        if (t->works && t->n_experts > 0)
+            fprintf(f, "  fits with zero.expert_group_size = %" PRId64, t->expert_group_size);
+        else if (t->works)
             fputs("  fits", f);
         else if (t->short_of)
             fprintf(f, "  too large for the %s", t->short_of->name);

@@ -223,7 +223,7 @@ static void print_trial(const planner *p, int i)
 {
     const trial *t = &p->trials[i];
     const strategy *s = &p->list[i];
-    char head[16], sent[16], offload[STRATEGY_TEXT];
+    char head[16], sent[16], offload[STRATEGY_TEXT], groups[GROUPS_TEXT];
     const bool begins = i == 0 || !same_offload(s, &s[-1]);
     if (begins && *run_offload_text(s, offload)) fprintf(p->out, "with %s\n", offload);
     snprintf(head, sizeof head, "%d", s->stage);
@@ -233,6 +233,9 @@ static void print_trial(const planner *p, int i)
     print_spaces(p, t);
     if (t->plan.needs_live)
         fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
+    if (t->works && *run_groups_text(t, groups)) fprintf(p->out, "%-9s %s\n", "", groups);
+    if (!t->works && t->n_experts > 0)
+        fprintf(p->out, "%-9s with zero.expert_group_size = %" PRId64 "\n", "", t->expert_group_size);
     if (p->run->task.wants_gathered && s->stage == 3)
         fprintf(p->out, "%-9s %s\n", "",
                 t->gathered ? "rollouts keep all parameters gathered"
@@ -249,6 +252,7 @@ static dt_err print_strategies(planner *p)
     for (int i = 0; i < p->n; i++) {
         with.strategy = p->list[i];
         DT_TRY(run_trial(p->run, &with, &l, &p->trials[i]));
+        p->list[i].expert_group_size = p->trials[i].expert_group_size;
         print_trial(p, i);
     }
     if (!has_own_memory(p)) fputs("offload to cpu saves nothing: this device and the host share one memory\n", p->out);
@@ -331,7 +335,7 @@ static dt_err print_verdict(const planner *p)
 
 static dt_err print_choice(const planner *p, int first)
 {
-    char offload[STRATEGY_TEXT];
+    char offload[STRATEGY_TEXT], groups[60] = "";
     const bool is_auto = !strcmp(p->run->cfg.zero_stage, "auto");
     const strategy asked = run_strategy(p->run);
     print_sums(p, is_auto ? first : find(p, &asked));
@@ -343,8 +347,10 @@ static dt_err print_choice(const planner *p, int first)
         return DT_OK;
     }
     run_offload_text(&p->list[first], offload);
-    fprintf(p->out, "zero.stage = auto takes %d%s%s, the first that fits\n", p->list[first].stage,
-            *offload ? " with " : "", offload);
+    if (p->trials[first].n_experts > 0)
+        snprintf(groups, sizeof groups, " with zero.expert_group_size = %d", (int)p->list[first].expert_group_size);
+    fprintf(p->out, "zero.stage = auto takes %d%s%s%s, the first that fits\n", p->list[first].stage,
+            *offload ? " with " : "", offload, groups);
     return DT_OK;
 }
 
@@ -380,8 +386,9 @@ static dt_err find_chip(planner *p, const dt_plan_request *req)
 /* Prints the forecast of the configured strategy, or of the one that auto would choose. */
 static dt_err print_time(planner *p, int first)
 {
-    const strategy asked = run_strategy(p->run),
-                   *taken = strcmp(p->run->cfg.zero_stage, "auto") != 0 ? &asked : &p->list[first];
+    const strategy asked = run_strategy(p->run), *taken = &asked;
+    const int i = strcmp(p->run->cfg.zero_stage, "auto") != 0 ? find(p, &asked) : first;
+    if (i >= 0) taken = &p->list[i];
     plan_setting with = run_setting(p->run, p->nranks, p->per_node);
     char offload[STRATEGY_TEXT];
     if (!p->chip) return DT_OK;

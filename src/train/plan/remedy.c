@@ -33,7 +33,6 @@ typedef struct search {
     bool is_auto;
     int n_keys, cost; /* of the best so far; n_keys 0: none fits yet */
     plan_setting with;
-    rank_plan plan;
     char keys[KEYS_TEXT]; /* "zero.stage = 2" */
 } search;
 
@@ -117,7 +116,7 @@ static dt_err try_setting(search *s, plan_setting with, bool live)
     if (t.short_of || live != (t.plan.needs_live > 0)) return DT_OK;
     if (live) with.max_live_parameters = t.plan.needs_live;
     s->n_keys = n_keys, s->cost = cost;
-    s->with = with, s->plan = t.plan;
+    s->with = with;
     say_keys(s, &with, live, s->keys);
     return DT_OK;
 }
@@ -241,14 +240,19 @@ static dt_err ranks_that_fit(const search *s, int64_t unit, int64_t *nranks)
 
 /* ---- the text ---------------------------------------------------------------------------------------------------- */
 
-static void say_found(const search *s, char out[REMEDY_TEXT])
+static dt_err say_found(const search *s, const limits *l, char out[REMEDY_TEXT])
 {
-    const dt_memory missing = run_missing(&s->plan.memory, &s->limits->held);
+    strategy found = s->with.strategy;
     char needs[24], takes[STRATEGY_TEXT] = "";
-    if (s->is_auto) run_strategy_text(&s->with.strategy, takes);
+    trial t;
+    DT_TRY(run_trial(s->run, &s->with, l, &t));
+    found.expert_group_size = t.expert_group_size;
+    const dt_memory missing = run_missing(&t.plan.memory, &l->held);
+    if (s->is_auto) run_strategy_text(&found, takes);
     snprintf(out, REMEDY_TEXT, "the smallest change that fits is %s%s%s, which needs %s of %s", s->keys,
              s->is_auto ? "; auto then takes " : "", takes,
              dt_format_bytes((double)run_part(&missing, s->short_of), needs), s->short_of->name);
+    return DT_OK;
 }
 
 /* Remedies other than keys, and keys that change the result. */
@@ -267,11 +271,13 @@ static void say_others(const rank_memory *short_of, char out[REMEDY_TEXT])
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
                       const rank_memory *short_of, char out[REMEDY_TEXT])
 {
-    search s = {.run = run, .from = with, .limits = l, .short_of = short_of, .is_auto = is_auto};
+    limits quick = *l;
+    quick.quick = true;
+    search s = {.run = run, .from = with, .limits = &quick, .short_of = short_of, .is_auto = is_auto};
     int64_t nranks = 0;
     char ranks[80] = "";
     DT_TRY(try_all(&s));
-    if (s.n_keys > 0) return say_found(&s, out), DT_OK;
+    if (s.n_keys > 0) return say_found(&s, l, out);
     if (unit > 0) DT_TRY(ranks_that_fit(&s, unit, &nranks));
     if (nranks > 0)
         snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s; or ", nranks,

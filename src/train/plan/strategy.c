@@ -15,7 +15,8 @@ strategy run_strategy(const dt_run *run)
 {
     const dt_zero_options *opt = &run->main.zero_opt;
     const bool as_stage_1 = opt->stage == 0 && opt->optimizer && opt->offload_optimizer != DT_OFFLOAD_NONE;
-    return (strategy){as_stage_1 ? 1 : opt->stage, opt->offload_optimizer, opt->offload_param, by_node(run)};
+    return (strategy){as_stage_1 ? 1 : opt->stage, opt->offload_optimizer, opt->offload_param, by_node(run),
+                      opt->expert_group_size};
 }
 
 dt_mesh_shape run_mesh(const dt_run *run, const strategy *s)
@@ -27,6 +28,7 @@ dt_mesh_shape run_mesh(const dt_run *run, const strategy *s)
 void run_apply(const strategy *s, dt_zero_options *opt)
 {
     opt->stage = s->stage;
+    opt->expert_group_size = s->expert_group_size;
     opt->offload_optimizer = s->offload_optimizer, opt->offload_param = s->offload_param;
 }
 
@@ -55,10 +57,12 @@ const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT])
 
 const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT])
 {
-    char offload[STRATEGY_TEXT];
+    char offload[STRATEGY_TEXT], groups[60] = "";
     run_offload_text(s, offload);
-    snprintf(out, STRATEGY_TEXT, "zero.stage = %d%s%.64s%s", s->stage, *offload ? ", " : "", offload,
-             s->by_node ? ", zero.shard_group = node" : "");
+    if (s->expert_group_size > 0)
+        snprintf(groups, sizeof groups, ", zero.expert_group_size = %d", (int)s->expert_group_size);
+    snprintf(out, STRATEGY_TEXT, "zero.stage = %d%s%.64s%s%s", s->stage, *offload ? ", " : "", offload,
+             s->by_node ? ", zero.shard_group = node" : "", groups);
     return out;
 }
 
@@ -96,7 +100,8 @@ int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEG
     for (int o = DT_OFFLOAD_NONE; o <= DT_OFFLOAD_NVME; o++)
         for (int p = DT_OFFLOAD_NONE; p <= DT_OFFLOAD_NVME; p++)
             for (int stage = 0; stage <= 3; stage++) {
-                const strategy s = {stage, (dt_offload)o, (dt_offload)p, by_node(run)};
+                const strategy s = {stage, (dt_offload)o, (dt_offload)p, by_node(run),
+                                    run->main.zero_opt.expert_group_size};
                 if (n < MAX_STRATEGIES && is_tried(run, keep_given, &s)) list[n++] = s;
             }
     return n;
