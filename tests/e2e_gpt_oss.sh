@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_gpt_oss.sh - gpt-oss in the programs: biases of experts, clamped units, sinks, and weights in MXFP4.
+# e2e_gpt_oss.sh - gpt-oss in the programs: biases of experts, clamped units, sinks, and files in MXFP4 and
+# FP8.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -8,14 +9,18 @@ sed -i -e 's/^model_type = llama/model_type = gpt_oss\nnum_experts = 6\nnum_expe
 
 . "$(dirname "$0")/family_common.sh"
 
-# experts in MXFP4
+# files of codes: experts in MXFP4, and all matrices in FP8
 sed -i -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini"
-for base in none int8 nf4; do
-    set -- model.path=tests/data/hf/gpt_oss_mxfp4 model.tokenizer=bytes lora.r=4 lora.base_quantization=$base run.max_steps=3 checkpoint.save=trainable
-    train 2 "packed_$base" "$@" zero.stage=3
-    train 2 "decoded_$base" "$@" zero.stage=3 model.path=tests/data/hf/gpt_oss_mxfp4_decoded
-    expect "MXFP4, base $base: the losses of the decoded weights" close_losses "decoded_$base" "packed_$base" 0
-    train 1 "packed_$base" "$@" run.max_steps=4
-    expect_exit "MXFP4, base $base: a checkpoint of the adapters continues" 0
+for packed in gpt_oss_mxfp4 qwen3_moe_fp8; do
+    ends "$packed: converted" 0 run 0 ./dtrain-convert --to hf --dtype fp32 tests/data/hf/$packed "$tmp/plain_$packed"
+    expect "$packed: exports are plain" test -z "$(grep quantization "$tmp/plain_$packed/config.json")"
+    for base in none int8 nf4; do
+        set -- model.path=tests/data/hf/$packed model.tokenizer=bytes lora.r=4 lora.base_quantization=$base run.max_steps=3 checkpoint.save=trainable
+        train 2 "packed_$packed$base" "$@" zero.stage=3
+        train 2 "decoded_$packed$base" "$@" zero.stage=3 model.path="$tmp/plain_$packed"
+        expect "$packed, base $base: the losses of the decoded weights" close_losses "decoded_$packed$base" "packed_$packed$base" 0
+        train 1 "packed_$packed$base" "$@" run.max_steps=4
+        expect_exit "$packed, base $base: a checkpoint of the adapters continues" 0
+    done
 done
 e2e_done

@@ -12,7 +12,7 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
@@ -101,8 +101,21 @@ def save_multimodal(case, root):
         f.write("\n")
 
 
+def save_packed(state, path, root, name, quantization):
+    """The same directory with other tensors, and what transformers makes of them in bf16."""
+    save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    config = os.path.join(path, "config.json")
+    with open(config) as f:
+        values = json.load(f)
+    values["quantization_config"] = quantization
+    with open(config, "w") as f:
+        json.dump(values, f, indent=2, sort_keys=True)
+        f.write("\n")
+    save(transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto"), root, name + "_decoded")
+
+
 def packed(case, root, name):
-    """Experts in MXFP4 as in OpenAI's files, with drawn codes and scales, and what transformers makes of them in bf16."""
+    """Experts in MXFP4 as in OpenAI's files, with drawn codes and scales."""
     config = dict(CASES[case], hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_experts_per_tok=2, vocab_size=257, tie_word_embeddings=True)
     model = build(config, torch.bfloat16)
     path, draw, state = save(model, root, name), torch.Generator().manual_seed(1), {}
@@ -113,15 +126,25 @@ def packed(case, root, name):
             del state[key]
             state[key + "_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=draw)
             state[key + "_scales"] = torch.randint(115, 127, shape, dtype=torch.uint8, generator=draw)
-    save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
-    config = os.path.join(path, "config.json")
-    with open(config) as f:
-        values = json.load(f)
-    values["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"])
-    with open(config, "w") as f:
-        json.dump(values, f, indent=2, sort_keys=True)
-        f.write("\n")
-    save(transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto"), root, name + "_decoded")
+    save_packed(state, path, root, name, dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]))
+
+
+def fp8(case, root, name):
+    """Matrices in FP8 with drawn codes and scales: of blocks, which end at the end of the matrix, of rows, and of a whole matrix."""
+    config = dict(CASES[case], num_hidden_layers=1, mlp_only_layers=[], num_experts=3, num_experts_per_tok=2, moe_intermediate_size=256,
+                  num_attention_heads=16, vocab_size=257, tie_word_embeddings=True)
+    path, draw = save(build(config, torch.bfloat16), root, name), torch.Generator().manual_seed(1)
+    state = load_file(os.path.join(path, "model.safetensors"))
+    for key in [k for k in state if k.endswith("_proj.weight")]:
+        n, m = state[key].shape
+        codes = torch.randint(0, 254, (n, m), dtype=torch.uint8, generator=draw)
+        state[key] = (codes + (codes >= 127)).view(torch.float8_e4m3fn)  # without NaN
+        shape = {"k_proj": (), "v_proj": (n, 1)}.get(key.split(".")[-2], ((n + 127) // 128, (m + 127) // 128))
+        scales = (torch.rand(shape, generator=draw) + 0.5) * 2.0**-10
+        state[key + "_scale_inv"] = scales if "down_proj" in key else scales.to(torch.bfloat16)
+    state["model.layers.0.self_attn.k_proj.activation_scale"] = torch.tensor(0.5)
+    save_packed(state, path, root, name, dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128],
+                                              modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"]))
 
 
 def main():
@@ -142,6 +165,8 @@ def main():
             write_expected(save(model, root, "deepseek_v3_bf16"), name, loss)
     if "gpt_oss" in (sys.argv[2:] or CASES):
         packed("gpt_oss_all", root, "gpt_oss_mxfp4")
+    if "qwen3_moe" in (sys.argv[2:] or CASES):
+        fp8("qwen3_moe", root, "qwen3_moe_fp8")
     if sys.argv[2:]:
         return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")

@@ -108,7 +108,8 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"qwen3_5_moe", DT_ST_F32, DT_F32},
                {"qwen3_next", DT_ST_F32, DT_F32},
                {"gpt_oss", DT_ST_F32, DT_F32},
-               {"gpt_oss_mxfp4", DT_ST_BF16, DT_BF16}};
+               {"gpt_oss_mxfp4", DT_ST_BF16, DT_BF16},
+               {"qwen3_moe_fp8", DT_ST_BF16, DT_BF16}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {
@@ -116,7 +117,7 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
             two_files t;
             snprintf(from, sizeof from, "tests/data/hf/%s", all[i].name);
             snprintf(t.a, sizeof t.a, "tests/data/hf/%s%s/model.safetensors", all[i].name,
-                     strstr(all[i].name, "mxfp4") ? "_decoded" : "");
+                     strstr(all[i].name, "fp") ? "_decoded" : "");
             /* trained in bf16 the masters are fp32; frozen in bf16 there is nothing else */
             assert_all(f->mpi, open_model(f, from, stage, all[i].kept, stage % 3 == 0) == DT_OK);
             assert_all(f->mpi, export_to(f, f->dir, all[i].type, 0, NULL) == DT_OK);

@@ -152,13 +152,13 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing; %s needs it from this base model",
                  job->base->path, tensor, job->path);
         *to = *from;
-        to->file += before, to->scales_file += before;
+        to->file += before, to->packed.scales_file += before;
         to->left_out = to->has_checksum = true;
         to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }
     if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
     map->has_head = true, map->head = found->head; /* the base ties it to the embedding */
-    map->head.file += before;
+    map->head.file += before, map->head.packed.scales_file += before;
     return DT_OK;
 }
 

@@ -25,9 +25,9 @@ typedef struct load_job {
 
 /** Open file number `file` for reading, as j->fd. */
 dt_err load_open(load_job *j, int file);
-/** load_fetch of a matrix in MXFP4: decoded, as bf16 (load_packed.c). */
+/** load_fetch of a matrix of codes: decoded (load_packed.c). */
 dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
-                   uint16_t *out);
+                   void *out);
 /** Read elements first .. first+n-1 of a tensor in the file's type. */
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out);

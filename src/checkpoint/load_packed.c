@@ -1,81 +1,154 @@
-/* load_packed.c - matrices in MXFP4 (Open Compute Project, "OCP Microscaling Formats", 2023): the published weights of
- * gpt-oss's experts. 32 consecutive inputs of an output have one scale, a power of 2 stored as its exponent + 127, and
- * a code of 4 bits each, the first in the low half of a byte.
+/* load_packed.c - matrices of codes with scales (dt_packed), decoded when they are read.
  *
- * Values are decoded to bf16, which represents them exactly, with the bits of transformers' dequantize. A tensor may be
- * the transpose [in, out], of which consecutive elements are far apart in the file. The codes and scales of a whole
- * matrix are therefore read at once, and kept until another matrix is read. */
+ * MXFP4 (Open Compute Project, "OCP Microscaling Formats", 2023): the published weights of gpt-oss's experts. 32
+ * consecutive columns have one scale, a power of 2 stored as its exponent + 127, and a code of 4 bits each, the first
+ * in the low half of a byte. They are decoded to bf16, which represents the values exactly.
+ *
+ * FP8 (F8_E4M3; Micikevicius et al., arXiv:2209.05433): a code has a sign, 4 bits of exponent with bias 7 and 3 bits of
+ * mantissa; two codes are NaN, none is Inf. A value is code times scale, rounded to fp32.
+ *
+ * Both have the bits of transformers' dequantize. A tensor may be the transpose of the file's matrix: its consecutive
+ * elements are then far apart in the file. All codes and scales of such a matrix are therefore read at once, and kept
+ * until other ones are read. */
 #include "load.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { BLOCK = 32, N_SCALES = 256, N_CODES = 16, TILE = 32 /* outputs: 64 bytes of a row */ };
+enum { TILE = 32, TILE_COLUMNS = 256, TILE_NBYTES = TILE * TILE_COLUMNS * sizeof(float) };
 
 struct load_matrix {
     int file;
-    int64_t offset; /* of its codes in the file; -1: nothing is read */
-    size_t nbytes;  /* of bytes */
-    uint16_t value[N_SCALES][N_CODES];
-    uint8_t bytes[]; /* codes, then scales */
+    int64_t offset;    /* of the codes' tensor in the file; -1: nothing is read */
+    int64_t first, n;  /* elements of that tensor */
+    int64_t first_row; /* of scales */
+    size_t room;       /* bytes of `bytes` */
+    uint16_t mxfp4[256][16];
+    float fp8[256];
+    char tile[TILE_NBYTES];
+    float *scales;        /* in bytes, or NULL */
+    const uint8_t *codes; /* in bytes */
+    const uint8_t *exponents;
+    float bytes[]; /* scales, then codes, then scales in the file's type */
 };
+
+/* Decode n elements; x: index of the first in the file's tensor. */
+typedef void decode_fn(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out);
+
+/* Index in the tensor of scales of the row of scales that belongs to a row of codes. */
+static int64_t scales_row(const dt_packed *p, int64_t row)
+{
+    return row / p->n_rows * dt_ceil_div(p->n_rows, p->block_rows) + row % p->n_rows / p->block_rows;
+}
+
+static int64_t scales_cols(const dt_packed *p) { return dt_ceil_div(p->n_cols, p->block_cols); }
+
+static void decode_mxfp4(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out)
+{
+    uint16_t *const to = out;
+    const int64_t first_byte = m->first / 2, first_scale = m->first_row * scales_cols(p);
+    for (int64_t i = x; i < x + n; i++)
+        to[i - x] =
+            m->mxfp4[m->exponents[i / p->block_cols - first_scale]][m->codes[i / 2 - first_byte] >> 4 * (i % 2) & 15];
+}
+
+static void decode_fp8(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out)
+{
+    float *to = out;
+    for (int64_t end = x + n, stop; x < end; x = stop) {
+        const int64_t row = x / p->n_cols, col = x % p->n_cols;
+        const float *scales = m->scales + (scales_row(p, row) - m->first_row) * scales_cols(p),
+                    scale = scales[col / p->block_cols];
+        stop = dt_min_i64(x + p->block_cols - col % p->block_cols, dt_min_i64(x + p->n_cols - col, end));
+        for (int64_t i = x; i < stop; i++) *to++ = m->fp8[m->codes[i - m->first]] * scale;
+    }
+}
+
+static decode_fn *const DECODE[] = {[DT_PACKED_MXFP4] = decode_mxfp4, [DT_PACKED_FP8] = decode_fp8};
+
+static void fill_tables(struct load_matrix *m)
+{
+    static const float FP4[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (int s = 0; s < 256; s++)
+        for (int c = 0; c < 16; c++)
+            m->mxfp4[s][c] = dt_bf16_from_float(copysignf(FP4[c % 8], c < 8 ? 1 : -1) * ldexpf(1, s - 127));
+    for (int c = 0; c < 256; c++) {
+        const int exponent = c >> 3 & 15, mantissa = c & 7;
+        const float size = exponent == 0 ? ldexpf((float)mantissa, -9) : ldexpf((float)(8 + mantissa), exponent - 10);
+        m->fp8[c] = copysignf((c & 127) == 127 ? NAN : size, c < 128 ? 1 : -1);
+    }
+}
 
 static dt_err make_room(load_job *j, size_t nbytes)
 {
-    static const float VALUES[N_CODES] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    if (j->matrix && j->matrix->nbytes >= nbytes) return DT_OK;
+    if (j->matrix && j->matrix->room >= nbytes) return DT_OK;
     free(j->matrix);
     j->matrix = malloc(sizeof *j->matrix + nbytes);
-    DT_CHECK(j->matrix, DT_ERR_MEMORY, "out of memory for a matrix in MXFP4 of %zu bytes", nbytes);
-    j->matrix->nbytes = nbytes;
-    for (int s = 0; s < N_SCALES; s++)
-        for (int c = 0; c < N_CODES; c++) j->matrix->value[s][c] = dt_bf16_from_float(VALUES[c] * ldexpf(1, s - 127));
+    DT_CHECK(j->matrix, DT_ERR_MEMORY, "out of memory for codes and scales of %zu bytes", nbytes);
+    j->matrix->room = nbytes;
+    fill_tables(j->matrix);
     return DT_OK;
 }
 
-/* Read the codes and scales of a matrix of n_elems elements into j->matrix. */
-static dt_err read_matrix(load_job *j, const dt_stored_location *p, int64_t n_elems)
+/* Read the codes of elements first .. first+n-1 of the file's tensor, and the scales of their rows, into j->matrix. */
+static dt_err read_codes(load_job *j, const dt_stored_location *at, int64_t first, int64_t n)
 {
-    const size_t n_codes = (size_t)n_elems / 2, n_scales = (size_t)n_elems / BLOCK;
-    if (j->matrix && j->matrix->file == p->file && j->matrix->offset == p->offset) return DT_OK;
-    DT_TRY(make_room(j, n_codes + n_scales));
-    j->matrix->offset = -1;
-    DT_TRY(load_open(j, p->file));
-    DT_TRY(dt_read_at(j->fd, j->files[p->file], p->offset, j->matrix->bytes, n_codes));
-    DT_TRY(load_open(j, p->scales_file));
-    DT_TRY(dt_read_at(j->fd, j->files[p->scales_file], p->scales, j->matrix->bytes + n_codes, n_scales));
-    j->matrix->file = p->file, j->matrix->offset = p->offset;
-    return DT_OK;
-}
-
-/* Input i of output o; n_in of them. */
-static uint16_t decode(const struct load_matrix *m, const uint8_t *scales, int64_t n_in, int64_t o, int64_t i)
-{
-    const int64_t at = o * n_in + i;
-    return m->value[scales[at / BLOCK]][m->bytes[at / 2] >> 4 * (at % 2) & 15];
-}
-
-/* Elements of [in, out] in tiles: their codes are n_in / 2 bytes apart. */
-static void decode_turned(const struct load_matrix *m, const uint8_t *scales, int64_t n_in, int64_t n_out,
-                          int64_t first, int64_t n, uint16_t *out)
-{
-    for (int64_t tile = 0; tile < n_out; tile += TILE)
-        for (int64_t i = first / n_out; i * n_out < first + n; i++) {
-            const int64_t row = i * n_out - first, /* in out */
-                lo = dt_max_i64(tile, -row), hi = dt_min_i64(dt_min_i64(tile + TILE, n_out), n - row);
-            for (int64_t o = lo; o < hi; o++) out[row + o] = decode(m, scales, n_in, o, i);
-        }
-}
-
-dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
-                   uint16_t *out)
-{
-    const int64_t n_in = p->packed_in, n_elems = s->tensor->n_elems;
-    DT_TRY(read_matrix(j, p, n_elems));
-    const uint8_t *scales = j->matrix->bytes + n_elems / 2;
-    if (p->turned) {
-        decode_turned(j->matrix, scales, n_in, n_elems / n_in, first, n, out);
+    const dt_packed *p = &at->packed;
+    const int per_byte = p->form == DT_PACKED_MXFP4 ? 2 : 1;
+    const dt_st_type type = (dt_st_type)p->scales_type;
+    const int64_t begin = scales_row(p, first / p->n_cols),
+                  n_scales = (scales_row(p, (first + n - 1) / p->n_cols) + 1 - begin) * scales_cols(p);
+    const size_t n_codes = (size_t)(dt_ceil_div(first + n, per_byte) - first / per_byte), size = dt_st_type_size(type),
+                 n_floats = type == DT_ST_U8 ? 0 : (size_t)n_scales;
+    if (j->matrix && j->matrix->file == at->file && j->matrix->offset == at->offset && j->matrix->first == first &&
+        j->matrix->n == n)
         return DT_OK;
+    DT_TRY(make_room(j, n_floats * sizeof(float) + n_codes + (size_t)n_scales * size));
+    struct load_matrix *m = j->matrix;
+    uint8_t *codes = (uint8_t *)(m->bytes + n_floats), *scales = codes + n_codes;
+    m->offset = -1;
+    DT_TRY(load_open(j, at->file));
+    DT_TRY(dt_read_at(j->fd, j->files[at->file], at->offset + first / per_byte, codes, n_codes));
+    DT_TRY(load_open(j, p->scales_file));
+    DT_TRY(dt_read_at(j->fd, j->files[p->scales_file], p->scales + begin * scales_cols(p) * (int64_t)size, scales,
+                      (size_t)n_scales * size));
+    if (n_floats > 0) dt_st_convert(scales, type, m->bytes, DT_ST_F32, n_scales);
+    m->scales = m->bytes, m->codes = codes, m->exponents = scales;
+    m->file = at->file, m->offset = at->offset, m->first = first, m->n = n, m->first_row = begin;
+    return DT_OK;
+}
+
+/* Elements first .. first+n-1 of the transpose [columns, n_rows] of a matrix that begins with element `from` of the
+ * file's tensor. Tiles are decoded by the file's rows. */
+static void decode_turned(struct load_matrix *m, const dt_packed *p, int64_t from, int64_t n_rows, int64_t first,
+                          int64_t n, size_t size, char *out)
+{
+    const int64_t end = (first + n - 1) / n_rows + 1; /* columns */
+    for (int64_t col = first / n_rows, n_cols; col < end; col += n_cols) {
+        n_cols = dt_min_i64(TILE_COLUMNS, end - col);
+        for (int64_t row = 0, some; row < n_rows; row += some) {
+            some = dt_min_i64(TILE, n_rows - row);
+            for (int64_t r = 0; r < some; r++)
+                DECODE[p->form](m, p, from + (row + r) * p->n_cols + col, n_cols,
+                                m->tile + (size_t)(r * n_cols) * size);
+            for (int64_t c = 0; c < n_cols; c++) {
+                const int64_t at = (col + c) * n_rows + row - first; /* in out */
+                for (int64_t r = dt_max_i64(0, -at); r < dt_min_i64(some, n - at); r++)
+                    memcpy(out + (size_t)(at + r) * size, m->tile + (size_t)(r * n_cols + c) * size, size);
+            }
+        }
     }
-    for (int64_t x = first; x < first + n; x++) out[x - first] = decode(j->matrix, scales, n_in, x / n_in, x % n_in);
+}
+
+dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *at, int64_t first, int64_t n,
+                   void *out)
+{
+    const dt_packed *p = &at->packed;
+    const int64_t whole = s->tensor->n_elems, from = p->first + (p->turned ? 0 : first);
+    DT_TRY(read_codes(j, at, from, p->turned ? whole : n));
+    if (p->turned)
+        decode_turned(j->matrix, p, from, whole / p->n_cols, first, n, dt_st_type_size((dt_st_type)at->type), out);
+    else
+        DECODE[p->form](j->matrix, p, from, n, out);
     return DT_OK;
 }

@@ -112,10 +112,41 @@ bool dt_stored_is_exact(const char *name) { return ends(name, ".e_score_correcti
 bool dt_stored_is_ignored(const char *name)
 {
     static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
-                                          ".embeddings.position_ids"};
+                                          ".embeddings.position_ids",
+                                          /* of FP8: scales of activations, which are not quantised here */
+                                          "activation_scale", ".input_scale"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends(name, endings[i])) return true;
     return is_pooling(name) || dt_stored_is_not_text(name);
+}
+
+bool dt_stored_is_fp8(const dt_st_tensor *t) { return strcmp(t->dtype, "F8_E4M3") == 0; }
+
+/* What follows the name of an FP8 tensor in the name of its scales, in files of transformers and compressed-tensors. */
+static const char *const SCALES[] = {"_scale_inv", "_scale"};
+enum { N_SCALES = sizeof SCALES / sizeof SCALES[0] };
+
+const dt_st_tensor *dt_stored_find_scales(const dt_safetensors *s, const dt_st_tensor *codes)
+{
+    const dt_st_tensor *found = NULL;
+    for (int i = 0; i < N_SCALES && !found; i++) {
+        char name[2 * DT_NAME_MAX];
+        snprintf(name, sizeof name, "%s%s", codes->name, SCALES[i]);
+        found = dt_safetensors_find(s, name);
+    }
+    return found;
+}
+
+bool dt_stored_is_scale(const dt_safetensors *s, const char *name)
+{
+    for (int i = 0; i < N_SCALES; i++) {
+        char codes[2 * DT_NAME_MAX];
+        if (!ends(name, SCALES[i])) continue;
+        snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen(SCALES[i])), name);
+        const dt_st_tensor *t = dt_safetensors_find(s, codes);
+        if (t && dt_stored_is_fp8(t)) return true;
+    }
+    return false;
 }
 
 bool dt_stored_is_outside_tower(const char *name)

@@ -17,35 +17,83 @@ typedef struct locate_job {
     int first_file; /* index in the map of this directory's first file */
 } locate_job;
 
+static dt_err check_shape(const locate_job *job, const dt_st_tensor *found, int n_dims, const int64_t *shape)
+{
+    dt_tensor expected = {.n_dims = n_dims};
+    memcpy(expected.shape, shape, (size_t)n_dims * sizeof *shape);
+    return dt_stored_check_shape(job->s.files[found->file], found->name, &expected, found->n_dims, found->shape);
+}
+
+static void mark(locate_job *job, const dt_st_tensor *found, const dt_st_tensor *scales, dt_stored_location *location)
+{
+    job->used[found - job->s.tensors] = true;
+    location->offset = found->offset;
+    location->file = job->first_file + found->file;
+    if (!scales) return;
+    job->used[scales - job->s.tensors] = true;
+    location->packed.scales = scales->offset;
+    location->packed.scales_file = job->first_file + scales->file;
+}
+
+/* Sizes of blocks, by the shape of their scales: one for each row, for each matrix, or for 128 x 128 values. */
+static dt_err measure_blocks(const locate_job *job, const dt_st_tensor *scales, const dt_tensor *t, dt_packed *p)
+{
+    const int64_t sizes[][2] = {{1, p->n_cols}, {p->n_rows, p->n_cols}, {128, 128}};
+    const bool single = t->n_dims == 2 && scales->n_elems == 1 && scales->n_dims < 2;
+    for (int i = single; i < 3; i++) {
+        dt_tensor expected = {.n_dims = t->n_dims};
+        memcpy(expected.shape, t->shape, sizeof expected.shape);
+        for (int d = 0; d < 2; d++)
+            expected.shape[t->n_dims - 2 + d] = dt_ceil_div(t->shape[t->n_dims - 2 + d], sizes[i][d]);
+        p->block_rows = sizes[i][0], p->block_cols = sizes[i][1];
+        if (single) return DT_OK;
+        if (i == 2) return check_shape(job, scales, expected.n_dims, expected.shape);
+        if (scales->n_dims == t->n_dims &&
+            memcmp(scales->shape, expected.shape, (size_t)t->n_dims * sizeof *scales->shape) == 0)
+            return DT_OK;
+    }
+    return DT_OK;
+}
+
+/* Locate a tensor in FP8 with its scales. */
+static dt_err take_fp8(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
+{
+    const char *path = job->s.files[found->file];
+    const dt_st_tensor *scales = dt_stored_find_scales(&job->s, found);
+    dt_packed *p = &location->packed;
+    DT_CHECK(t->n_dims >= 2, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16 for a vector, found %s", path,
+             found->name, found->dtype);
+    DT_CHECK(scales, DT_ERR_DATA, "%s: tensor `%s_scale_inv` is missing: the scales of this tensor in %s", path,
+             found->name, found->dtype);
+    DT_CHECK(scales->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s",
+             job->s.files[scales->file], scales->name, scales->dtype);
+    *p = (dt_packed){.form = DT_PACKED_FP8,
+                     .n_rows = t->shape[t->n_dims - 2],
+                     .n_cols = t->shape[t->n_dims - 1],
+                     .scales_type = (int32_t)scales->type};
+    DT_TRY(measure_blocks(job, scales, t, p));
+    location->type = DT_ST_F32;
+    mark(job, found, scales, location);
+    return DT_OK;
+}
+
 /* Check shape and type of `found` for tensor t, and mark it as used. */
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
     const char *path = job->s.files[found->file];
     DT_TRY(dt_stored_check_shape(path, found->name, t, found->n_dims, found->shape));
-    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s", path,
-             found->name, found->dtype);
-    job->used[found - job->s.tensors] = true;
-    location->offset = found->offset;
+    if (dt_stored_is_fp8(found)) return take_fp8(job, found, t, location);
+    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16, BF16 or F8_E4M3, found %s",
+             path, found->name, found->dtype);
     location->type = (int32_t)found->type;
-    location->file = job->first_file + found->file;
-    return DT_OK;
-}
-
-static dt_err check_packed(const locate_job *job, const dt_st_tensor *found, int n_dims, const int64_t *shape)
-{
-    dt_tensor expected = {.n_dims = n_dims};
-    const char *path = job->s.files[found->file];
-    memcpy(expected.shape, shape, (size_t)n_dims * sizeof *shape);
-    DT_TRY(dt_stored_check_shape(path, found->name, &expected, found->n_dims, found->shape));
-    DT_CHECK(strcmp(found->dtype, "U8") == 0, DT_ERR_DATA, "%s: tensor `%s`: expected U8, found %s", path, found->name,
-             found->dtype);
+    mark(job, found, NULL, location);
     return DT_OK;
 }
 
 /* Locate a matrix of an expert in a fused tensor in MXFP4: codes NAME_blocks [experts, out, in / 32, 16] and scales
  * NAME_scales [experts, out, in / 32]. *is_there: the file has it. */
-static dt_err take_packed(locate_job *job, const dt_tensor *t, const char *fused, dt_stored_location *location,
-                          bool *is_there)
+static dt_err take_mxfp4(locate_job *job, const dt_tensor *t, const char *fused, dt_stored_location *location,
+                         bool *is_there)
 {
     char name[2][DT_NAME_MAX + 8];
     const dt_st_tensor *found[2];
@@ -56,20 +104,25 @@ static dt_err take_packed(locate_job *job, const dt_tensor *t, const char *fused
     if (!*is_there) return DT_OK;
     for (int i = 0; i < 2; i++) DT_CHECK(found[i], DT_ERR_DATA, "%s: tensor `%s` is missing", job->path, name[i]);
     const int64_t n_in = t->shape[t->in_first ? 0 : 1], n_out = t->shape[t->in_first ? 1 : 0],
-                  at = t->fused.first / t->n_elems, shape[] = {t->fused.shape[0], n_out, n_in / 32, 16};
+                  shape[] = {t->fused.shape[0], n_out, n_in / 32, 16};
     DT_CHECK(n_in % 32 == 0, DT_ERR_DATA,
              "%s: tensor `%s`: expected a multiple of 32 inputs of each expert, found %lld",
              job->s.files[found[0]->file], name[0], (long long)n_in);
-    DT_TRY(check_packed(job, found[0], 4, shape));
-    DT_TRY(check_packed(job, found[1], 3, shape));
-    for (int i = 0; i < 2; i++) job->used[found[i] - job->s.tensors] = true;
-    location->offset = found[0]->offset + at * n_out * n_in / 2;
-    location->file = job->first_file + found[0]->file;
+    for (int i = 0; i < 2; i++) {
+        DT_TRY(check_shape(job, found[i], 4 - i, shape));
+        DT_CHECK(strcmp(found[i]->dtype, "U8") == 0, DT_ERR_DATA, "%s: tensor `%s`: expected U8, found %s",
+                 job->s.files[found[i]->file], found[i]->name, found[i]->dtype);
+    }
     location->type = DT_ST_BF16;
-    location->packed_in = n_in;
-    location->scales = found[1]->offset + at * n_out * n_in / 32;
-    location->scales_file = job->first_file + found[1]->file;
-    location->turned = t->in_first;
+    location->packed = (dt_packed){.form = DT_PACKED_MXFP4,
+                                   .first = t->fused.first,
+                                   .n_rows = n_out,
+                                   .n_cols = n_in,
+                                   .block_rows = 1,
+                                   .block_cols = 32,
+                                   .scales_type = DT_ST_U8,
+                                   .turned = t->in_first};
+    mark(job, found[0], found[1], location);
     return DT_OK;
 }
 
@@ -98,14 +151,18 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     const dt_tensor *t = dt_stored_plain(slot, &plain).tensor;
     const dt_st_tensor *found = find(job, t, &of);
     *location = (dt_stored_location){.quantise = slot->tensor->part >= DT_CODES};
-    if (!found) DT_TRY(take_packed(job, t, of.name, location, &packed));
+    if (!found) DT_TRY(take_mxfp4(job, t, of.name, location, &packed));
     if (packed) return DT_OK;
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s.n_files == 1 ? job->s.files[0] : job->path,
              t->fused.saved ? of.name : t->name, hint(job, t->name));
     DT_TRY(take(job, found, &of, location));
-    if (of.n_elems != t->n_elems) location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);
+    if (of.n_elems == t->n_elems) return DT_OK;
+    if (location->packed.form != DT_PACKED_NOT)
+        location->packed.first = t->fused.first;
+    else
+        location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);
     return DT_OK;
 }
 

@@ -249,7 +249,7 @@ static dt_err choose_dtype(app *a)
         usual = stored == DT_ST_BF16 ? DT_ST_BF16 : DT_ST_F32;
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
-    a->kept = a->dtype == DT_ST_BF16 || stored == DT_ST_BF16 ? DT_BF16 : DT_F32;
+    a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     /* fp32, because adapters are added before rounding, and the mean of rows is taken before rounding */
     if (a->frozen.lora.r > 0 || (a->opt.add_tokens && stored != DT_ST_BF16)) a->kept = DT_F32;
     if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;

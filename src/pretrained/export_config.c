@@ -112,7 +112,6 @@ static void edit_language(json_t *root, const dt_model_config *mc, const dt_expo
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
     if (n_labels > 0) set_labels(root, n_labels);
-    json_object_del(root, "quantization_config"); /* exported weights are plain */
     free_pad(root, opt->new_tokens);
     drop_prediction(root);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
@@ -168,6 +167,8 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
 {
     const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
     json_t *text = json_object_get(root, "text_config");
+    json_object_del(text, "quantization_config"); /* exported weights are plain */
+    json_object_del(root, "quantization_config");
     edit_language(mc->vision && text ? text : root, mc, opt, n_labels);
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));

@@ -101,6 +101,17 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
  *  slot itself. tensor: storage for the result, the caller's. */
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
+/** A tensor [..., n_rows, n_cols] of codes in a file, with one scale for each block of a matrix. Blocks at the ends of
+ *  rows and columns may be smaller. load_packed.c */
+typedef enum dt_packed_form { DT_PACKED_NOT, DT_PACKED_MXFP4, DT_PACKED_FP8 } dt_packed_form;
+typedef struct dt_packed {
+    int64_t first; /* element of this tensor with which the slot's tensor begins */
+    int64_t n_rows, n_cols, block_rows, block_cols;
+    int64_t scales;                         /* offset of all scales, in bytes */
+    int32_t form, scales_file, scales_type; /* dt_packed_form, index in dt_stored_map, dt_st_type */
+    int32_t turned;                         /* the slot's tensor is the transpose */
+} dt_packed;
+
 /** Location of a slot's elements. Rank 0 sends it to the other ranks as bytes. */
 typedef struct dt_stored_location {
     int64_t offset; /* bytes; -1: not contiguous, read through HDF5 */
@@ -116,11 +127,7 @@ typedef struct dt_stored_location {
     /* of a matrix [n out, r]: the file has [out, r n], with column j n + e that of matrix e and column j; 0: not */
     int32_t n_alternating;
     int32_t left_out; /* dt_base: it is in another model's file */
-    /* MXFP4 (load_packed.c): offset is that of the codes [out, packed_in / 2], `type` the type of the decoded values */
-    int64_t packed_in; /* inputs of the matrix; 0: not packed */
-    int64_t scales;    /* offset of the scales [out, packed_in / 32] */
-    int32_t scales_file;
-    int32_t turned; /* the tensor is [in, out] */
+    dt_packed packed; /* `type` is that of the decoded values */
 } dt_stored_location;
 
 /** Locations of all slots of a list. */
@@ -171,6 +178,11 @@ dt_err dt_stored_strip(dt_safetensors *s, const char *prefix);
 bool dt_stored_is_unmerged(const char *name);
 /** The name without a vision-language model's prefix of its language model. */
 const char *dt_stored_of_language(const char *name);
+/** Has a tensor codes of 8 bits, and is it one with the scales of such a tensor? */
+bool dt_stored_is_fp8(const dt_st_tensor *t);
+bool dt_stored_is_scale(const dt_safetensors *s, const char *name);
+/** The scales of an FP8 tensor; NULL: there are none. */
+const dt_st_tensor *dt_stored_find_scales(const dt_safetensors *s, const dt_st_tensor *codes);
 /** The name of the head that belongs to an embedding. */
 void dt_stored_name_head(const dt_tensor *embed, char name[DT_NAME_MAX]);
 /** The part of a vision-language model that a tensor belongs to, by any of its names in files; LANGUAGE for other

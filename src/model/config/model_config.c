@@ -59,12 +59,26 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
-static dt_err refuse_quantised(const dt_spec *root)
+/* Of quantised weights, those in MXFP4 and FP8 are decoded when they are read, in the form that the files have
+ * (load_packed.c). compressed-tensors has other forms, too. */
+static dt_err check_quantised(const dt_spec *root)
 {
-    dt_spec v;
-    if (dt_spec_get(root, "quantization_config", &v))
-        return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
-    return DT_OK;
+    dt_spec v, size;
+    if (!dt_spec_get(root, "quantization_config", &v) || json_is_null(v.value)) return DT_OK;
+    if (!json_is_object(v.value)) return dt_spec_bad(&v, NULL, "an object");
+    const char *method = json_string_value(json_object_get(v.value, "quant_method")),
+               *format = json_string_value(json_object_get(v.value, "format")),
+               *code = json_string_value(json_object_get(v.value, "fmt"));
+    if (method && strcmp(method, "mxfp4") == 0) return DT_OK;
+    if (method && strcmp(method, "compressed-tensors") == 0)
+        return format && strcmp(format, "float-quantized") == 0 ? DT_OK : dt_spec_bad(&v, "format", "float-quantized");
+    if (!method || strcmp(method, "fp8") != 0)
+        return dt_spec_bad(&v, "quant_method", "fp8, mxfp4 or compressed-tensors (other weights are not read)");
+    if (code && strcmp(code, "e4m3") != 0) return dt_spec_bad(&v, "fmt", "e4m3");
+    if (!dt_spec_get(&v, "weight_block_size", &size) || json_is_null(size.value)) return DT_OK;
+    bool fits = json_array_size(size.value) == 2;
+    for (size_t i = 0; i < 2 && fits; i++) fits = json_integer_value(json_array_get(size.value, i)) == 128;
+    return fits ? DT_OK : dt_spec_bad(&size, NULL, "[128, 128] or null");
 }
 
 /* Keys that select an unsupported computation, with their only supported value. */
@@ -74,11 +88,7 @@ static dt_err refuse_unsupported(const dt_spec *root, const dt_family *f)
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
     static const char *const SWITCHES[] = {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"};
     dt_spec v;
-    if (dt_spec_get(root, "quantization_config", &v)) {
-        const char *method = json_string_value(json_object_get(v.value, "quant_method"));
-        if (f->mxfp4 && (!method || strcmp(method, "mxfp4") != 0)) return dt_spec_bad(&v, "quant_method", "mxfp4");
-        if (!f->mxfp4) return dt_spec_bad(&v, NULL, "null (quantised weights are not read)");
-    }
+    DT_TRY(check_quantised(root));
     for (size_t i = 0; i < sizeof EXPERTS / sizeof EXPERTS[0]; i++) {
         if (!has_experts && dt_spec_get(root, EXPERTS[i], &v) &&
             !(json_is_number(v.value) && json_number_value(v.value) == 0))
@@ -242,7 +252,7 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec text;
     bool tied = false;
-    DT_TRY(refuse_quantised(root));
+    DT_TRY(check_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     DT_TRY(read_any_text(&text, mc));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
@@ -284,7 +294,7 @@ static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
 {
     static const char *const SHARED[] = {"dtype", "torch_dtype"};
     dt_spec text;
-    DT_TRY(refuse_quantised(root));
+    DT_TRY(check_quantised(root));
     DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     if (dt_spec_has(&text, "model_type") && f != dt_family_find_type(text.value))
         return dt_spec_bad(&text, "model_type", f->name.model_type);
@@ -341,7 +351,7 @@ static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_c
 {
     dt_spec text;
     bool tied = false;
-    DT_TRY(refuse_quantised(root));
+    DT_TRY(check_quantised(root));
     if (tower->text_alone) DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
     if (!dt_spec_get(root, "text_config", &text)) text = *root;
     DT_TRY(tower->text ? read_family(&text, tower->text, tower, mc) : read_any_text(&text, mc));

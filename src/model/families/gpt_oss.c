@@ -54,7 +54,6 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
 }
 
 const dt_family dt_family_gpt_oss = {.name = {"gpt_oss", "GptOssForCausalLM", "GptOssForSequenceClassification"},
-                                     .mxfp4 = true,
                                      .in_llava = true,
                                      .missing = {2880, 36, 64, 8, 64, 2880, 201088, 131072, 1e-5, -1, -1, -1, 150000},
                                      .blocks = "model.layers.",
