@@ -18,6 +18,20 @@ for way in "1 0 3" "1 3 3" "2 0 3" "2 1 2" "2 2 3" "2 3 1" "2 3 3" "3 3 4"; do
     expect "and its weights" cmp "$tmp/whole/hf/model.safetensors" "$tmp/groups$1$2$3/hf/model.safetensors"
     expect "memory as planned" as_planned
 done
+# auto, the default: all experts together where they fit, else the fewest groups
+expect "auto takes all experts together" grep -q '^expert_group_size = 0$' "$tmp/whole/config.ini"
+needs_live() { ./dtrain --plan --ranks 2 "$tmp/tiny.ini" zero.stage=3 zero.max_live_parameters=1 zero.expert_group_size="$1" 2>&1 | sed -n 's/.*needs zero.max_live_parameters >= //p' | tail -1; }
+live=$(needs_live 3)
+[ "$live" -lt "$(needs_live 4)" ] && ok "smaller groups, fewer live parameters" || not_ok "smaller groups, fewer live parameters" "$live, $(needs_live 4)"
+train 2 automatic zero.stage=3 zero.max_live_parameters="$live" run.max_steps=14 checkpoint.export=hf
+expect_text "auto takes groups" "zero.expert_group_size = auto takes 3 of 7 experts, because all need zero.max_live_parameters >= $(needs_live 0)"
+expect "the losses of one rank" close_losses whole automatic 0
+expect "and its weights" cmp "$tmp/whole/hf/model.safetensors" "$tmp/automatic/hf/model.safetensors"
+expect "the choice is recorded" grep -q '^expert_group_size = 3$' "$tmp/automatic/config.ini"
+as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+expect "and as --plan says" as_plan_says 2 3 zero.max_live_parameters="$live"
+train 2 too_few zero.stage=3 zero.max_live_parameters=100
+expect_text "with too few live parameters for the smallest groups" "zero.max_live_parameters = 100 is too small"
 # two ranks with four samples in each micro-step: in that batch one of them has a micro-step without tokens
 train 2 four zero.stage=3 run.max_steps=14 batch.micro_batch_size=4
 expect_exit "a rank without tokens, all experts together" 0
@@ -62,12 +76,18 @@ fails_alone 0 zero.reduce 5 train 2 alone "$@"
 # plans, errors
 plan_of() { run 0 ./dtrain --plan --ranks 256 --ranks-per-node 8 --device-memory 80G --host-memory 2048G input/models/deepseek-v3.ini zero.stage=3 "$@"; }
 total() { awk '$1 == 3 && NF > 6 { print $(NF - 1 - ($NF == "large" ? 2 : 1)); exit }' "$out" | numfmt --from=si; }
-plan_of zero.max_live_parameters=100000000000
+plan_of zero.max_live_parameters=100000000000 zero.expert_group_size=0
 before=$(total)
 plan_of zero.expert_group_size=16
 after=$(total)
 [ "${after:-0}" -gt 0 ] && [ "$((after * 10))" -lt "$((before * 9))" ] && ok "groups lower the plan of a large mixture" ||
     not_ok "groups lower the plan of a large mixture" "from ${before:-nothing} to ${after:-nothing}"
+plan_of zero.max_live_parameters=100000000000 zero.stage=auto
+expect_text "auto chooses groups of it" "zero.stage = auto takes 3 with zero.expert_group_size = "
+run 0 ./dtrain --plan --gpu H200 --ranks 256 --ranks-per-node 8 input/models/deepseek-v3.ini zero.stage=3
+expect_exit "the time of a step with groups" 0
+expect_text "names them" "time of a step on .*, zero.stage = 3, zero.expert_group_size = "
+expect "experts count as their block" [ "$(grep -c '^block' "$out")" -le 2 ]
 run 0 ./dtrain --plan input/demo.ini zero.expert_group_size=1
 expect_exit "groups without experts are refused" 64
 expect_text "with the key" "zero.expert_group_size: the model has no experts"
@@ -83,6 +103,34 @@ for size in 0 2; do
     expect_exit "GRPO, groups of $size" 0
 done
 expect "the same losses" close_losses grpo0 grpo2 0
+# generation by ranks that have parts of the model: the parameters of two blocks do not fit, those of groups do
+train 1 wide run.max_steps=1 model.num_experts=16 model.moe_intermediate_size=768 checkpoint.export=hf
+generate() { # MEMORY
+    run 2 env DTRAIN_QUEUE_MEMORY="$1" ./dtrain-generate "$tmp/wide/hf" --zero-stage 3 --device queue --prompt "two and two" --max-new-tokens 8 --temperature 0 --threads 1
+    grep -v tokens/s "$out" >"$tmp/.text"
+}
+generate 100000000
+cp "$tmp/.text" "$tmp/.all"
+generate 8000000
+expect_exit "generation with room for groups of experts alone" 0
+expect "the same text" cmp "$tmp/.all" "$tmp/.text"
+generate 4000000
+expect_text "without room for the parameters themselves" "not enough queue memory for parameters"
+# a policy, its reference, a critic and a reward model, all with experts
+printf '{"prompt": "two and two is", "chosen": "four", "rejected": "five"}\n{"prompt": "one and one is", "chosen": "two", "rejected": "nine"}\n' >"$tmp/pairs.jsonl"
+./dtrain-data --kind preference -o "$tmp/pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
+for size in 0 2; do
+    run 2 ./dtrain input/rm.ini model.path="$hf" run.output_dir="$tmp/rm$size" data.train="$tmp/pairs.h5" data.seq_len=32 run.max_steps=2 checkpoint.save_steps=0 \
+        batch.train_batch_size=2 batch.micro_batch_size=1 zero.stage=3 zero.expert_group_size=$size run.reproducible=true
+    expect_exit "a reward model, groups of $size" 0
+    run 2 ./dtrain input/ppo.ini model.path="$hf" run.output_dir="$tmp/ppo$size" data.train="$tmp/prompts.h5" data.seq_len=32 ppo.reward_path="$tmp/rm0/hf" \
+        ppo.response_length=8 ppo.total_episodes=16 checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage=3 zero.expert_group_size=$size run.reproducible=true
+    expect_exit "PPO, groups of $size" 0
+    as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+done
+expect "the same losses of the reward model" close_losses rm0 rm2 0
+expect "and of PPO" close_losses ppo0 ppo2 0
+expect "and the same critic" cmp "$tmp/ppo0/critic/model.safetensors" "$tmp/ppo2/critic/model.safetensors"
 sed -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini" >"$tmp/.ini" && mv "$tmp/.ini" "$tmp/tiny.ini"
 lora="model.path=$hf lora.r=4 run.max_steps=3 lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj,gate.weight"
 for base in none int8 nf4; do

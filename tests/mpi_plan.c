@@ -323,6 +323,50 @@ TEST_WITH(ranks_with_different_memory_take_the_same, on_own_devices, on_the_devi
         }
 }
 
+static int64_t groups_taken;
+static void note_groups(const dt_run *run, bool begins)
+{
+    if (!begins) groups_taken = run->main.zero_opt.expert_group_size;
+}
+
+/* One rank has room for groups of 2 of 8 experts, but not for 3 groups; the others have plenty. All take groups of 2, and
+ * all experts together where they fit. */
+TEST_WITH(auto_groups_experts_that_do_not_fit, on_own_devices, on_the_device_asked_for)
+{
+    static const int64_t sizes[] = {0, 3, 2};
+    const char *args[] = {"model.model_type=qwen2_moe",
+                          "model.num_experts=8",
+                          "model.num_experts_per_tok=2",
+                          "model.moe_intermediate_size=96",
+                          "zero.stage=3",
+                          "model.shared_expert_intermediate_size=32",
+                          "run.max_steps=1",
+                          "zero.expert_group_size=auto"};
+    enum { N_ARGS = sizeof args / sizeof args[0], N = sizeof sizes / sizeof sizes[0] };
+    char name[32], size[48];
+    size_t needs[N];
+    skip_all_if(n_ranks() == 1, "one rank gathers nothing");
+    for (int i = 0; i < N; i++) {
+        const char *given[N_ARGS];
+        memcpy(given, args, sizeof given);
+        snprintf(size, sizeof size, "zero.expert_group_size=%d", (int)sizes[i]);
+        given[N_ARGS - 1] = size;
+        snprintf(name, sizeof name, "experts%d", i);
+        needs[i] = needs_with(*state, name, N_ARGS, given);
+        assert_all(MPI_COMM_WORLD, i == 0 || needs[i] < needs[i - 1]);
+    }
+    run_watch = note_groups;
+    for (int poor = 0; poor < n_ranks(); poor++)
+        for (int i = 0; i < N; i += 2) {
+            set_memories(poor, (double)needs[i], 2 * (double)needs[0]);
+            snprintf(name, sizeof name, "groups%d-%d", poor, i);
+            const outcome o = run_whole(*state, NULL, NULL, name, N_ARGS, args);
+            set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+            assert_all(MPI_COMM_WORLD, !o.err && is_planned(&o, name) && groups_taken == sizes[i]);
+        }
+    run_watch = NULL;
+}
+
 /* The keys in a message of rank 0, as arguments; returns how many. */
 static int read_keys(char text[256], const char *args[4])
 {

@@ -429,7 +429,7 @@ static void say_what_was_done(const app *a)
 static dt_err run(void *self, dt_err parsed)
 {
     app *a = self;
-    const dt_zero_options stage_3 = {.stage = 3};
+    const dt_zero_options stage_3 = {.stage = 3, .expert_group_size = 1}; /* nothing is gathered, so this saves space */
     DT_TRY(ranks_open(&a->comm, &a->phase, a->opt.timeout_s, parsed));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;

@@ -452,7 +452,7 @@ static dt_err run_all(app *a, dt_err parsed)
     TOGETHER(a, ranks_open_device(&a->comm, &a->dev, &a->ledger, o->device, o->threads));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     dt_phase_enter(&a->phase, "load", "");
-    const dt_zero_options kept = {.stage = (int)o->stage};
+    const dt_zero_options kept = {.stage = (int)o->stage, .expert_group_size = DT_GROUPS_THAT_FIT};
     const dt_err err = dt_frozen_model_load(&a->frozen, &kept, o->dtype, &a->comm, &a->dev, NULL, &a->phase);
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;

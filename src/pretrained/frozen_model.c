@@ -1,6 +1,7 @@
 /* frozen_model.c - a frozen model uses ZeRO like a trained one, and so the same stages, transports and checkpoint
  * reader. */
 #include "dtrain/pretrained/frozen_model.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,10 +95,36 @@ dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_opti
     return DT_OK;
 }
 
+/* With all experts of a block together, or the fewest groups whose plan fits into most of the free memory; the smallest
+ * groups if none does. Collective, agreed. */
+static dt_err fit_groups(const dt_frozen_model *f, dt_zero_options *opt, dt_comm *comm, const dt_device *dev)
+{
+    const int64_t n = opt->stage == 3 ? dt_units_n_experts(f->units, f->n_units) : 0;
+    const double usable = 0.9 * (double)dev->ops->memory_free(dev) / dt_max_i64(1, comm->n_sharing);
+    int64_t n_groups = 1;
+    dt_err err = DT_OK;
+    opt->expert_group_size = 0;
+    for (bool fits = n < 2; !fits && err == DT_OK;) {
+        dt_zero_plan plan;
+        err = dt_zero_plan_make(opt, f->units, f->n_units, comm->mesh.sum.size, &plan);
+        fits = n_groups >= n || (double)dt_memory_on(&plan.memory, DT_ON_DEVICE) <= usable;
+        if (!fits) n_groups *= 2, opt->expert_group_size = dt_ceil_div(n, n_groups);
+    }
+    DT_TRY(dt_comm_agree(comm, err));
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), &n_groups, 1, DT_MAX));
+    opt->expert_group_size = n_groups > 1 ? dt_ceil_div(n, n_groups) : 0;
+    if (n_groups > 1 && dt_comm_first(comm))
+        DT_INFO("stage 3 gathers %" PRId64 " of %" PRId64
+                " experts of a block together, because all are too large for the free memory",
+                opt->expert_group_size, n);
+    return DT_OK;
+}
+
 dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, dt_comm *comm,
                             dt_device *dev, dt_stream *compute, dt_phase *phase)
 {
-    const dt_zero_options opt = options(f, like, dtype);
+    dt_zero_options opt = options(f, like, dtype);
+    if (like->expert_group_size == DT_GROUPS_THAT_FIT) DT_TRY(fit_groups(f, &opt, comm, dev));
     dt_err err = dt_units_take_groups(&f->units, &f->n_units, opt.expert_group_size);
     if (err == DT_OK) err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
     DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));

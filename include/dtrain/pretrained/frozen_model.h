@@ -36,6 +36,8 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
 /** Describe a model with the shape of another, for a plan; it cannot be loaded. Local. DT_ERR_MEMORY. */
 dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels);
 
+enum { DT_GROUPS_THAT_FIT = -1 }; /* dt_zero_options.expert_group_size: chosen by dt_frozen_model_load */
+
 /** Allocate and load the parameters. Collective, agreed except for DT_ERR_COMM.
  *
  *  like     storage of the parameters: partitioned at stage 3, in groups of experts and offloaded as it says; otherwise

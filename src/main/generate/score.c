@@ -111,7 +111,7 @@ static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine
 dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
 {
     passes p = {0};
-    const dt_zero_options kept = {.stage = (int)a->opt.stage};
+    const dt_zero_options kept = {.stage = (int)a->opt.stage, .expert_group_size = DT_GROUPS_THAT_FIT};
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     dt_err err = a->opt.answers ? DT_OK
                                 : together(&a->comm, dt_frozen_model_load(&a->judge, &kept, a->opt.dtype, &a->comm,
