@@ -120,7 +120,7 @@ expect_text "without room for the parameters themselves" "not enough queue memor
 printf '{"prompt": "two and two is", "chosen": "four", "rejected": "five"}\n{"prompt": "one and one is", "chosen": "two", "rejected": "nine"}\n' >"$tmp/pairs.jsonl"
 ./dtrain-data --kind preference -o "$tmp/pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 for size in 0 2; do
-    run 2 ./dtrain input/rm.ini model.path="$hf" run.output_dir="$tmp/rm$size" data.train="$tmp/pairs.h5" data.seq_len=32 run.max_steps=2 checkpoint.save_steps=0 \
+    run 2 ./dtrain input/rm.ini model.path="$hf" run.output_dir="$tmp/rm$size" data.train="$tmp/pairs.h5" data.validation= data.seq_len=32 run.max_steps=2 checkpoint.save_steps=0 \
         batch.train_batch_size=2 batch.micro_batch_size=1 zero.stage=3 zero.expert_group_size=$size run.reproducible=true
     expect_exit "a reward model, groups of $size" 0
     run 2 ./dtrain input/ppo.ini model.path="$hf" run.output_dir="$tmp/ppo$size" data.train="$tmp/prompts.h5" data.seq_len=32 ppo.reward_path="$tmp/rm0/hf" \
