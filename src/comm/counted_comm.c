@@ -129,6 +129,7 @@ dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks
         comm->mesh.shard = counted_axis(comm, "shard", comm->mesh.sum.local_size, comm->mesh.sum.local_size);
     comm->mesh.replicate = counted_axis(comm, "replicate", shape->by_node ? world.n_nodes : 1, 1);
     comm->mesh.cp = counted_axis(comm, "cp", shape->cp, of_sum);
+    comm->mesh.cp.rank = shape->cp - 1; /* in causal attention the last part of a sequence sees the most keys */
     comm->mesh.tp = counted_axis(comm, "tp", shape->tp, ranks_per_node);
     for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = world.messages; /* at most one call at a time */
     return DT_OK;
