@@ -96,13 +96,15 @@ expect_text "with the key" "zero.expert_group_size: the model has no experts"
 hf=$tmp/whole/hf
 printf '{"prompt": "two and two is", "answer": "four"}\n{"prompt": "one and one is", "answer": "two"}\n' >"$tmp/prompts.jsonl"
 ./dtrain-data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl" >"$tmp/.data" 2>&1
-for size in 0 2; do
-    run 2 ./dtrain input/grpo.ini model.path="$hf" run.output_dir="$tmp/grpo$size" data.train="$tmp/prompts.h5" data.seq_len=32 \
-        grpo.max_completion_length=8 checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage=3 zero.expert_group_size=$size run.reproducible=true \
+for way in "0 3" "2 3" "2 2"; do
+    set -- $way
+    run 2 ./dtrain input/grpo.ini model.path="$hf" run.output_dir="$tmp/grpo$1$2" data.train="$tmp/prompts.h5" data.seq_len=32 \
+        grpo.max_completion_length=8 checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage="$2" zero.expert_group_size="$1" run.reproducible=true \
         grpo.beta=0.1 grpo.sync_reference_steps=1
-    expect_exit "GRPO, groups of $size" 0
+    expect_exit "GRPO at stage $2, groups of $1" 0
+    expect "the same losses" close_losses grpo03 "grpo$1$2" 0
 done
-expect "the same losses" close_losses grpo0 grpo2 0
+set -- zero.stage=3 zero.expert_group_size=2
 # generation by ranks that have parts of the model: the parameters of two blocks do not fit, those of groups do
 train 1 wide run.max_steps=1 model.num_experts=16 model.moe_intermediate_size=768 checkpoint.export=hf
 generate() { # MEMORY

@@ -329,8 +329,8 @@ static void note_groups(const dt_run *run, bool begins)
     if (!begins) groups_taken = run->main.zero_opt.expert_group_size;
 }
 
-/* One rank has room for groups of 2 of 8 experts, but not for 3 groups; the others have plenty. All take groups of 2, and
- * all experts together where they fit. */
+/* One rank has room for groups of 2 of 8 experts, but not of 3; the others have plenty. All take groups of 2, and all
+ * experts together where they fit. */
 TEST_WITH(auto_groups_experts_that_do_not_fit, on_own_devices, on_the_device_asked_for)
 {
     static const int64_t sizes[] = {0, 3, 2};

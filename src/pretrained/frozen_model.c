@@ -59,7 +59,7 @@ dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like,
 static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype)
 {
     return (dt_zero_options){.stage = like->stage == 3 ? 3 : 0,
-                             .expert_group_size = like->stage == 3 ? like->expert_group_size : 0,
+                             .expert_group_size = dt_max_i64(0, like->expert_group_size),
                              .n_groups = like->n_groups,
                              .param_dtype = dtype,
                              .grad_dtype = dtype,

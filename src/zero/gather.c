@@ -6,9 +6,11 @@
  *
  * The next unit is prefetched while the current one is held. The layer loop has the same order in every step, so the
  * successor of each unit is recorded in the first step. With a tied embedding the successor near the head is not the
- * next index. Units of experts are used in the same order in forward and in the recomputation of backward, but different
- * units follow, which the unit before their block tells apart. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps
- * with later work. A reduction whose result is not needed yet is deferred for it (grads.c).
+ * next index. Units of experts are used in the same order in forward and in the recomputation of backward, but other
+ * units follow them. The unit before their block distinguishes the two.
+ *
+ * A gather is queued after all work queued so far, which includes the last use of its region, and overlaps with later
+ * work. A reduction whose result is not needed yet is deferred for it (grads.c).
  *
  * During a rollout all units may stay gathered until the next update. Each rank then runs its own passes, or omits the
  * calls (params_resident). Such passes record nothing: the order of prefetches must be the same on all ranks. */

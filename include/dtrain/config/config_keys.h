@@ -292,8 +292,8 @@
          "stage 3: replicate blocks with fewer parameters than this instead of sharding them") \
     MAYBE(zero, expert_group_size, integer, 0, 4096, "auto", "experts", \
          "number of experts of a layer that stage 3 gathers together, and whose gradients stages 2 and 3 reduce " \
-         "together: fewer need less memory; 0: all experts, with the rest of the layer; auto, or not set: all if they " \
-         "fit in memory, else the largest groups that fit") \
+         "together: fewer need less memory; 0: all experts, with the rest of the layer; auto, or not set: all if " \
+         "they fit in memory, else the largest groups that fit") \
     INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
          "stage 3: maximum number of gathered parameters on a rank. If it is too small for two blocks, no block is " \
          "gathered ahead of time") \

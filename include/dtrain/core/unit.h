@@ -205,9 +205,9 @@ int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
 /** The same of one tensor. */
 int64_t dt_tensor_n_trainable(const dt_tensor *t);
 
-/** Copy units, with the matrices of experts in units of their own (DT_UNIT_EXPERTS), of `size` experts each: for a block
- *  with more experts those of the first matrices, then those of the last, all after the block's unit. 0: none. Units
- *  that are grouped already stay so. After the choice of trained tensors and quantisation.
+/** Copy units. The matrices of experts get units of their own (DT_UNIT_EXPERTS), of `size` experts each, if the block
+ *  has more experts. After the block's unit follow those of first matrices, then those of last matrices. size 0: none.
+ *  Units that are grouped already stay so. Called after the choice of trained tensors and quantisation.
  *
  *  grouped  out  [n_grouped], freed with dt_units_free; NULL on error
  *

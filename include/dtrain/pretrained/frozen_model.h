@@ -10,10 +10,10 @@ typedef struct dt_frozen_model {
     const char *adapter; /* set by the caller before dt_frozen_model_describe: directory of adapters; NULL: none */
     const dt_unit *like; /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
     int n_like;
-    const char *strip_prefix;  /* likewise: dt_stored_parts.prefix; NULL: none */
-    dt_model_part model_part;  /* likewise: of a directory with a model with images */
-    dt_lora lora;              /* its adapters: of that directory, or of a checkpoint's run */
-    dt_pretrained from;        /* its path, tokenizer, sampling defaults */
+    const char *strip_prefix; /* likewise: dt_stored_parts.prefix; NULL: none */
+    dt_model_part model_part; /* likewise: of a directory with a model with images */
+    dt_lora lora;             /* its adapters: of that directory, or of a checkpoint's run */
+    dt_pretrained from;       /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
     int n_units;
@@ -40,8 +40,9 @@ enum { DT_GROUPS_THAT_FIT = -1 }; /* dt_zero_options.expert_group_size: chosen b
 
 /** Allocate and load the parameters. Collective, agreed except for DT_ERR_COMM.
  *
- *  like     storage of the parameters: partitioned at stage 3, in groups of experts and offloaded as it says; otherwise
- *           whole on every rank. Replaces f->units if there are groups. Options of the run's own model (dt_task.main), or {.stage}
+ *  like     storage of the parameters: partitioned at stage 3 and offloaded as offload_param says; otherwise whole on
+ *           every rank. Its groups of experts replace f->units. Options of the run's own model (dt_task.main), or
+ *           {.stage}
  *  compute  stream of its models
  *  phase    may be NULL
  *

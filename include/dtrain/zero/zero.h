@@ -31,7 +31,7 @@ typedef enum dt_offload { DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, DT_OFFLOAD_NVME } dt_
 /** Options of dt_zero_open and dt_zero_plan_make. Fields that name types or sizes correspond to keys of [zero] and
  *  [precision]. */
 typedef struct dt_zero_options {
-    int stage;    /* 0 .. 3 */
+    int stage; /* 0 .. 3 */
     /* of the units (dt_units_group_experts). A plan groups them; dt_zero_open gets grouped units */
     int64_t expert_group_size;
     int n_groups; /* number of groups, as in the communicator; 0: 1 */
