@@ -145,7 +145,7 @@ PY
     go 2 adapted $model vision.train=llm lora.r=2 lora.target_parameters="mlp.experts.gate_up_proj, mlp.experts.down_proj" run.max_steps=2 \
         batch.micro_batch_size=1 zero.stage=3
     expect_exit "$model: adapters of experts" 0
-    ./dtrain-convert --adapter "$tmp/adapted/adapter" $grids/$model "$tmp/merged" --dtype fp32 --force >"$out" 2>&1
+    ./dtrain-convert --adapter "$tmp/adapted/adapter" --vision whole $grids/$model "$tmp/merged" --dtype fp32 --force >"$out" 2>&1
     expect "$model: merged later, they give the exported model" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
 done
 

@@ -130,7 +130,8 @@ static dt_err read_codes(load_job *j, const dt_stored_location *at, int64_t firs
     return DT_OK;
 }
 
-/* Columns of a tile [n_rows, n_cols] to out [.., stride], of which elements 0 .. n-1 are wanted. The first is out[at]. */
+/* Columns of a tile [n_rows, n_cols] to rows of out [n], `stride` elements apart: the first begins at out[at]. Elements
+ * outside of out are left out. */
 static inline void copy_columns(const char *tile, int64_t n_rows, int64_t n_cols, int64_t at, int64_t stride, int64_t n,
                                 size_t size, char *out)
 {
