@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL, Qwen3.5 and InternVL, with images of several cells: datasets, training, export and generation as transformers',
+# e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL, its mixtures, Qwen3.5 and InternVL, with images of several cells: datasets, training, export and generation as transformers',
 # for any ranks, stage and packing. Also: adapters; conversations; what is refused.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -81,7 +81,7 @@ for line in open("tests/data/vision/grids/chats.jsonl"):
     print(json.dumps(dict(messages=r["messages"][:1])))
 PY
 
-for model in qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe internvl; do
+for model in qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe internvl; do
     n_images=3 language=model.language_model. tower=model.visual.
     [ $model != internvl ] || n_images=17 language=language_model.model. tower=vision_tower. # tiles are images of the tower
     make_data $model --mask assistant -o "$tmp/$model.h5" $grids/chats.jsonl
@@ -141,6 +141,12 @@ PY
         go 2 continued $model vision.train=$parts lora.path="$tmp/adapted/adapter" lora.r=2 run.max_steps=2 batch.micro_batch_size=1
         expect_exit "$model: training continues from them" 0
     done
+    [[ $model == *_moe ]] || continue
+    go 2 adapted $model vision.train=llm lora.r=2 lora.target_parameters="mlp.experts.gate_up_proj, mlp.experts.down_proj" run.max_steps=2 \
+        batch.micro_batch_size=1 zero.stage=3
+    expect_exit "$model: adapters of experts" 0
+    ./dtrain-convert --adapter "$tmp/adapted/adapter" --vision whole $grids/$model "$tmp/merged" --dtype fp32 --force >"$out" 2>&1
+    expect "$model: merged later, they give the exported model" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
 done
 
 # ---- limits of pixels

@@ -34,6 +34,14 @@ CASES = {
                                                            mrope_interleaved=True)),
                      vision_config=dict(TOWER, model_type="qwen3_vl_vision", depth=3, num_position_embeddings=25,
                                         deepstack_visual_indexes=[0, 2])),
+    # a layer without experts
+    "qwen3_vl_moe": dict(TOKENS, model_type="qwen3_vl_moe", tie_word_embeddings=False,
+                         text_config=dict(dict(TEXT, rms_norm_eps=1.0), model_type="qwen3_vl_moe_text", head_dim=10, num_experts=5, num_experts_per_tok=2,
+                                          moe_intermediate_size=10, mlp_only_layers=[1], tie_word_embeddings=False,
+                                          rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 2, 1],
+                                                               mrope_interleaved=True)),
+                         vision_config=dict(TOWER, model_type="qwen3_vl_moe_vision", depth=3, num_position_embeddings=25,
+                                            deepstack_visual_indexes=[0, 2])),
     "qwen3_5": dict(TOKENS, model_type="qwen3_5", tie_word_embeddings=False, text_config=dict(QWEN35, model_type="qwen3_5_text"),
                     vision_config=dict(TOWER, model_type="qwen3_5_vision", depth=2, num_position_embeddings=25)),
     "qwen3_5_moe": dict(TOKENS, model_type="qwen3_5_moe", tie_word_embeddings=False,
@@ -60,6 +68,7 @@ def saved_name(name):
 def build(config):
     kinds = dict(qwen2_5_vl=(transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
                  qwen3_vl=(transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),
+                 qwen3_vl_moe=(transformers.Qwen3VLMoeConfig, transformers.Qwen3VLMoeForConditionalGeneration),
                  qwen3_5=(transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration),
                  qwen3_5_moe=(transformers.Qwen3_5MoeConfig, transformers.Qwen3_5MoeForConditionalGeneration))
     make, model = kinds[config["model_type"]]

@@ -1,7 +1,7 @@
 """Tiny directories of Qwen2.5-VL, Qwen3-VL, Qwen3.5 and InternVL, and what transformers makes of them: the expectations of e2e_vision_grids.sh and of
 test_model_grids.c.
 
-    python tests/make_grid_run_fixtures.py tests/data/vision
+    python tests/make_grid_run_fixtures.py tests/data/vision [MODEL...]
 
 needs torch, transformers and Pillow; nothing else in the tree does. grids/MODEL is a directory with a tokenizer of bytes. grids/cells.json: the
 grid and the bytes (FNV-1a) of images. grids/chats.jsonl: records; grids/tiled_chats.jsonl: records with
@@ -85,9 +85,12 @@ def config(kind, ids):
             return transformers.Qwen3_5Config(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=False)
         text.update(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=10)
         return transformers.Qwen3_5MoeConfig(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=False)
-    return transformers.Qwen3VLConfig(**tokens, text_config=dict(text, head_dim=8, rope_parameters=dict(rope, mrope_interleaved=True)),
-                                      tie_word_embeddings=True,
-                                      vision_config=dict(tower, num_position_embeddings=25, deepstack_visual_indexes=[0]))
+    text.update(head_dim=8, rope_parameters=dict(rope, mrope_interleaved=True))
+    tower.update(num_position_embeddings=25, deepstack_visual_indexes=[0])
+    if kind == "qwen3_vl_moe":
+        text.update(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12)
+        return transformers.Qwen3VLMoeConfig(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=False)
+    return transformers.Qwen3VLConfig(**tokens, text_config=text, vision_config=tower, tie_word_embeddings=True)
 
 
 PROCESSOR = dict(min_pixels=4 * 144, max_pixels=24 * 144, patch_size=6, temporal_patch_size=2, merge_size=2,
@@ -230,8 +233,11 @@ def answers(model, tok):
 def main():
     out = os.path.join(sys.argv[1], "grids")
     torch.set_num_threads(1)
-    expected = {}
-    for kind in ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "internvl"):
+    expected, path = {}, os.path.join(out, "expected.json")
+    if sys.argv[2:]:
+        with open(path) as f:
+            expected = json.load(f)
+    for kind in sys.argv[2:] or ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl"):
         tok = tokenizer(kind)
         ids = {s: tok.convert_tokens_to_ids(s) for s in SPECIAL + TILED_SPECIAL}
         torch.manual_seed(12 if kind == "qwen3_5" else 5)  # answers differ

@@ -167,7 +167,9 @@ def stored(name, tensor, config):
         return [(name, tensor)]
     parts = []
     for e in range(tensor.shape[0]):
-        if config["model_type"] == "gpt_oss":
+        if config["model_type"] == "qwen3_vl_moe":  # files have the transpose
+            parts.append((f"{base}.{e}.{last}.weight", tensor[e].T))
+        elif config["model_type"] == "gpt_oss":
             parts.append((f"{base}.{e}.{last.removesuffix('_bias')}.{'bias' if last.endswith('_bias') else 'weight'}", tensor[e]))
         elif last == "gate_up_proj":
             half = tensor.shape[1] // 2

@@ -4,9 +4,10 @@
 #include "cases.h"
 #include "config_fixture.h"
 #include "vision_fixture.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 
-static const char *const GRIDS[] = {"qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"};
+static const char *const GRIDS[] = {"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"};
 enum { N_GRIDS = sizeof GRIDS / sizeof GRIDS[0] };
 
 TEST(logits_loss_and_gradients_agree_with_transformers)
@@ -284,6 +285,11 @@ TEST(published_models_have_their_numbers_of_parameters)
                                   "4096, 'intermediate_size': 4304, 'num_heads': 16, 'patch_size': 16, "
                                   "'deepstack_visual_indexes': [8, 16, 24], 'num_position_embeddings': 2304}}"),
                      INT64_C(8767123696));
+    size_t nbytes;
+    char *config;
+    assert_int_equal(dt_read_file("input/models/qwen3-vl-30b-a3b.json", 1 << 16, &config, &nbytes), DT_OK);
+    assert_int_equal(n_parameters(config), INT64_C(31070754032));
+    free(config);
 }
 
 #define JOINED(kind, text, vision)                                                                                     \

@@ -1,4 +1,4 @@
-/* load_packed.c - matrices of codes with scales (dt_packed), decoded when they are read.
+/* load_packed.c - matrices of codes with scales, and turned ones (dt_packed), decoded when they are read.
  *
  * MXFP4 (Open Compute Project, "OCP Microscaling Formats", 2023): the published weights of gpt-oss's experts. 32
  * consecutive columns have one scale, a power of 2 stored as its exponent + 127, and a code of 4 bits each, the first
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MXFP4_COLUMNS = 32 }; /* of a block */
 enum { TILE = 32, TILE_COLUMNS = 256, TILE_NBYTES = TILE * TILE_COLUMNS * sizeof(float) };
 
 struct load_matrix {
@@ -26,8 +27,8 @@ struct load_matrix {
     uint16_t mxfp4[256][16];
     float fp8[256];
     char tile[TILE_NBYTES];
-    float *scales;        /* in bytes, or NULL */
-    const uint8_t *codes; /* in bytes */
+    const float *scales; /* the pointers point into bytes */
+    const uint8_t *codes;
     const uint8_t *exponents;
     float bytes[]; /* scales, then codes, then scales in the file's type */
 };
@@ -43,13 +44,20 @@ static int64_t scales_row(const dt_packed *p, int64_t row)
 
 static int64_t scales_cols(const dt_packed *p) { return dt_ceil_div(p->n_cols, p->block_cols); }
 
+static void decode_plain(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out)
+{
+    const size_t size = (size_t)p->bits / 8;
+    memcpy(out, m->codes + (size_t)(x - m->first) * size, (size_t)n * size);
+}
+
 static void decode_mxfp4(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out)
 {
     uint16_t *const to = out;
     const int64_t first_byte = m->first / 2, first_scale = m->first_row * scales_cols(p);
-    for (int64_t i = x; i < x + n; i++)
-        to[i - x] =
-            m->mxfp4[m->exponents[i / p->block_cols - first_scale]][m->codes[i / 2 - first_byte] >> 4 * (i % 2) & 15];
+    for (int64_t i = x; i < x + n; i++) {
+        const uint8_t exponent = m->exponents[i / MXFP4_COLUMNS - first_scale];
+        to[i - x] = m->mxfp4[exponent][m->codes[i / 2 - first_byte] >> 4 * (i % 2) & 15];
+    }
 }
 
 static void decode_fp8(const struct load_matrix *m, const dt_packed *p, int64_t x, int64_t n, void *out)
@@ -64,7 +72,8 @@ static void decode_fp8(const struct load_matrix *m, const dt_packed *p, int64_t 
     }
 }
 
-static decode_fn *const DECODE[] = {[DT_PACKED_MXFP4] = decode_mxfp4, [DT_PACKED_FP8] = decode_fp8};
+static decode_fn *const DECODE[] = {
+    [DT_PACKED_PLAIN] = decode_plain, [DT_PACKED_MXFP4] = decode_mxfp4, [DT_PACKED_FP8] = decode_fp8};
 
 static void fill_tables(struct load_matrix *m)
 {
@@ -94,11 +103,12 @@ static dt_err make_room(load_job *j, size_t nbytes)
 static dt_err read_codes(load_job *j, const dt_stored_location *at, int64_t first, int64_t n)
 {
     const dt_packed *p = &at->packed;
-    const int per_byte = p->form == DT_PACKED_MXFP4 ? 2 : 1;
     const dt_st_type type = (dt_st_type)p->scales_type;
-    const int64_t begin = scales_row(p, first / p->n_cols),
-                  n_scales = (scales_row(p, (first + n - 1) / p->n_cols) + 1 - begin) * scales_cols(p);
-    const size_t n_codes = (size_t)(dt_ceil_div(first + n, per_byte) - first / per_byte), size = dt_st_type_size(type),
+    const bool scaled = p->form != DT_PACKED_PLAIN;
+    const int64_t begin = scaled ? scales_row(p, first / p->n_cols) : 0,
+                  n_scales = scaled ? (scales_row(p, (first + n - 1) / p->n_cols) + 1 - begin) * scales_cols(p) : 0,
+                  first_byte = first * p->bits / 8;
+    const size_t n_codes = (size_t)(dt_ceil_div((first + n) * p->bits, 8) - first_byte), size = dt_st_type_size(type),
                  n_floats = type == DT_ST_U8 ? 0 : (size_t)n_scales;
     if (j->matrix && j->matrix->file == at->file && j->matrix->offset == at->offset && j->matrix->first == first &&
         j->matrix->n == n)
@@ -108,14 +118,26 @@ static dt_err read_codes(load_job *j, const dt_stored_location *at, int64_t firs
     uint8_t *codes = (uint8_t *)(m->bytes + n_floats), *scales = codes + n_codes;
     m->offset = -1;
     DT_TRY(load_open(j, at->file));
-    DT_TRY(dt_read_at(j->fd, j->files[at->file], at->offset + first / per_byte, codes, n_codes));
-    DT_TRY(load_open(j, p->scales_file));
-    DT_TRY(dt_read_at(j->fd, j->files[p->scales_file], p->scales + begin * scales_cols(p) * (int64_t)size, scales,
-                      (size_t)n_scales * size));
+    DT_TRY(dt_read_at(j->fd, j->files[at->file], at->offset + first_byte, codes, n_codes));
+    if (scaled) {
+        const int64_t scales_at = p->scales + begin * scales_cols(p) * (int64_t)size;
+        DT_TRY(load_open(j, p->scales_file));
+        DT_TRY(dt_read_at(j->fd, j->files[p->scales_file], scales_at, scales, (size_t)n_scales * size));
+    }
     if (n_floats > 0) dt_st_convert(scales, type, m->bytes, DT_ST_F32, n_scales);
     m->scales = m->bytes, m->codes = codes, m->exponents = scales;
     m->file = at->file, m->offset = at->offset, m->first = first, m->n = n, m->first_row = begin;
     return DT_OK;
+}
+
+/* Columns of a tile [n_rows, n_cols] to rows of out [n], `stride` elements apart: the first begins at out[at]. Elements
+ * outside of out are left out. */
+static inline void copy_columns(const char *tile, int64_t n_rows, int64_t n_cols, int64_t at, int64_t stride, int64_t n,
+                                size_t size, char *out)
+{
+    for (int64_t c = 0; c < n_cols; c++, at += stride)
+        for (int64_t r = dt_max_i64(0, -at); r < dt_min_i64(n_rows, n - at); r++)
+            memcpy(out + (size_t)(at + r) * size, tile + (size_t)(r * n_cols + c) * size, size);
 }
 
 /* Elements first .. first+n-1 of the transpose [columns, n_rows] of a matrix that begins with element `from` of the
@@ -127,15 +149,15 @@ static void decode_turned(struct load_matrix *m, const dt_packed *p, int64_t fro
     for (int64_t col = first / n_rows, n_cols; col < end; col += n_cols) {
         n_cols = dt_min_i64(TILE_COLUMNS, end - col);
         for (int64_t row = 0, some; row < n_rows; row += some) {
+            const int64_t at = col * n_rows + row - first;
             some = dt_min_i64(TILE, n_rows - row);
             for (int64_t r = 0; r < some; r++)
                 DECODE[p->form](m, p, from + (row + r) * p->n_cols + col, n_cols,
                                 m->tile + (size_t)(r * n_cols) * size);
-            for (int64_t c = 0; c < n_cols; c++) {
-                const int64_t at = (col + c) * n_rows + row - first; /* in out */
-                for (int64_t r = dt_max_i64(0, -at); r < dt_min_i64(some, n - at); r++)
-                    memcpy(out + (size_t)(at + r) * size, m->tile + (size_t)(r * n_cols + c) * size, size);
-            }
+            if (size == sizeof(uint16_t))
+                copy_columns(m->tile, some, n_cols, at, n_rows, n, sizeof(uint16_t), out);
+            else
+                copy_columns(m->tile, some, n_cols, at, n_rows, n, sizeof(float), out);
         }
     }
 }

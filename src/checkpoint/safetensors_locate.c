@@ -68,6 +68,7 @@ static dt_err take_fp8(locate_job *job, const dt_st_tensor *found, const dt_tens
     DT_CHECK(scales->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16 or BF16, found %s",
              job->s.files[scales->file], scales->name, scales->dtype);
     *p = (dt_packed){.form = DT_PACKED_FP8,
+                     .bits = 8,
                      .n_rows = t->shape[t->n_dims - 2],
                      .n_cols = t->shape[t->n_dims - 1],
                      .scales_type = (int32_t)scales->type};
@@ -77,16 +78,37 @@ static dt_err take_fp8(locate_job *job, const dt_st_tensor *found, const dt_tens
     return DT_OK;
 }
 
+/* The shape of t in the file, which may have the transpose of each matrix. Returns whether it has. */
+static bool turn(const dt_st_tensor *found, dt_tensor *t)
+{
+    const int64_t cols = t->shape[1], rows = t->shape[2];
+    const bool turned =
+        t->fused.either && t->n_dims == 3 && found->n_dims == 3 && found->shape[1] == rows && found->shape[2] == cols;
+    if (turned) t->shape[1] = rows, t->shape[2] = cols;
+    return turned;
+}
+
 /* Check shape and type of `found` for tensor t, and mark it as used. */
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
     const char *path = job->s.files[found->file];
-    DT_TRY(dt_stored_check_shape(path, found->name, t, found->n_dims, found->shape));
-    if (dt_stored_is_fp8(found)) return take_fp8(job, found, t, location);
-    DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA, "%s: tensor `%s`: expected F32, F16, BF16 or F8_E4M3, found %s",
-             path, found->name, found->dtype);
-    location->type = (int32_t)found->type;
-    mark(job, found, NULL, location);
+    dt_tensor of = *t;
+    const bool turned = turn(found, &of);
+    DT_TRY(dt_stored_check_shape(path, found->name, &of, found->n_dims, found->shape));
+    if (dt_stored_is_fp8(found))
+        DT_TRY(take_fp8(job, found, &of, location));
+    else {
+        DT_CHECK(found->type != DT_ST_OTHER, DT_ERR_DATA,
+                 "%s: tensor `%s`: expected F32, F16, BF16 or F8_E4M3, found %s", path, found->name, found->dtype);
+        location->type = (int32_t)found->type;
+        if (turned)
+            location->packed = (dt_packed){.form = DT_PACKED_PLAIN,
+                                           .bits = 8 * (int32_t)dt_st_type_size(found->type),
+                                           .n_rows = of.shape[1],
+                                           .n_cols = of.shape[2]};
+        mark(job, found, NULL, location);
+    }
+    location->packed.turned = turned;
     return DT_OK;
 }
 
@@ -115,6 +137,7 @@ static dt_err take_mxfp4(locate_job *job, const dt_tensor *t, const char *fused,
     }
     location->type = DT_ST_BF16;
     location->packed = (dt_packed){.form = DT_PACKED_MXFP4,
+                                   .bits = 4,
                                    .first = t->fused.first,
                                    .n_rows = n_out,
                                    .n_cols = n_in,

@@ -131,7 +131,8 @@ static void note_fused(const struct builder *b, const struct module *of, int fir
                           .bias = bias,
                           .first = (expert * out + before) * in,
                           .n_dims = (each ? 3 : 2) - bias,
-                          .saved = fused->saved};
+                          .saved = fused->saved,
+                          .either = fused->either};
     t->fused.shape[0] = b->mc->num_experts;
     t->fused.shape[each] = turned ? in : out;
     t->fused.shape[each + 1] = turned ? out : in;

@@ -102,14 +102,15 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
 /** A tensor [..., n_rows, n_cols] of codes in a file, with one scale for each block of a matrix. Blocks at the ends of
- *  rows and columns may be smaller. load_packed.c */
-typedef enum dt_packed_form { DT_PACKED_NOT, DT_PACKED_MXFP4, DT_PACKED_FP8 } dt_packed_form;
+ *  rows and columns may be smaller. PLAIN: of values without scales, whose matrices are turned. load_packed.c */
+typedef enum dt_packed_form { DT_PACKED_NOT, DT_PACKED_PLAIN, DT_PACKED_MXFP4, DT_PACKED_FP8 } dt_packed_form;
 typedef struct dt_packed {
     int64_t first; /* element of this tensor with which the slot's tensor begins */
     int64_t n_rows, n_cols, block_rows, block_cols;
-    int64_t scales;                         /* offset of all scales, in bytes */
-    int32_t form, scales_file, scales_type; /* dt_packed_form, index in dt_stored_map, dt_st_type */
-    int32_t turned;                         /* the slot's tensor is the transpose */
+    int64_t scales;                   /* offset of all scales, in bytes */
+    int32_t form, bits;               /* dt_packed_form; bits of a code */
+    int32_t scales_file, scales_type; /* index in dt_stored_map, dt_st_type */
+    int32_t turned;                   /* the slot's tensor is the transpose */
 } dt_packed;
 
 /** Location of a slot's elements. Rank 0 sends it to the other ranks as bytes. */

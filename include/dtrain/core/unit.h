@@ -63,7 +63,8 @@ typedef struct dt_fused {
     int64_t first; /* the first element */
     int n_dims;    /* of the stored tensor */
     int64_t shape[3];
-    bool saved; /* exported directories have it, instead of the tensor */
+    bool saved;  /* exported directories have it, instead of the tensor */
+    bool either; /* files may have the transpose of each matrix */
 } dt_fused;
 
 /** Beginnings of names: here, and of the same tensors' modules in transformers. A list ends with {NULL}. */

@@ -143,7 +143,8 @@ enum { MAX_FAMILY_KEYS = 24 };
 struct family_fused {
     enum slot slot;
     const char *name;
-    bool saved; /* save_pretrained writes this tensor */
+    bool saved;  /* exported directories have this tensor */
+    bool either; /* IN_FIRST: files may have [num_experts, out, in], too */
 };
 enum { MAX_FUSED = 6 };
 

@@ -8,7 +8,7 @@
  *
  * InternVL divides an image into tiles of one size, each of which is an image for the tower. Its blocks multiply each
  * element of a branch by a factor (layer scale). The projector concatenates squares of patches. */
-#include "llama.h"
+#include "moe.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -131,6 +131,27 @@ static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
     return dt_llama_read(root, mc);
 }
 
+/* Files have an expert's matrices as [in, out], or, saved by newer versions of transformers, as [out, in], gate and up
+ * in one. The weights of a token's experts add up to 1. */
+static const struct module QWEN3_MOE_BLOCK[MAX_MODULES] = {
+    LLAMA_ROWS(DENSE),
+    ROW(SLOT_ROUTER, "mlp.gate", SIZE_E, SIZE_C, 0, 0, SPARSE),
+    {SLOT_EXPERT_UP, "mlp.experts.%d.gate_up_proj", SIZE_XX, SIZE_C, 0, 0, SPARSE | PER_EXPERT | IN_FIRST},
+    {SLOT_EXPERT_DOWN, "mlp.experts.%d.down_proj", SIZE_C, SIZE_X, 0, 0, SPARSE | PER_EXPERT | IN_FIRST},
+};
+
+static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
+{
+    mc->norm_topk_prob = true;
+    mc->moe_intermediate_size = 1408;
+    DT_TRY(read_qwen3(root, mc));
+    DT_TRY(dt_moe_read_experts(root, mc, 60, 4));
+    if (mc->moe_intermediate_size == mc->hidden_size || 2 * mc->moe_intermediate_size == mc->hidden_size)
+        return dt_spec_bad(root, "moe_intermediate_size",
+                           "another size than hidden_size and its half, with which files do not show which is which");
+    return dt_moe_choose_sparse(root, mc);
+}
+
 static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", ""},
                                        .missing = {8192, 80, 64, 8, 0, 29568, 152064, 32768, 1e-5, 151643, 151645, -1,
                                                    .rope_theta = 1e6},
@@ -142,7 +163,19 @@ static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLFo
                                                  .rope_theta = 5e5},
                                      LLAMA_TABLES,
                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
-                                     .read = read_qwen3};
+                                     .read = read_qwen3},
+                       QWEN3_MOE_TEXT = {
+                           .name = {"qwen3_vl_moe_text", "Qwen3VLMoeForConditionalGeneration", ""},
+                           .missing = {2048, 24, 16, 16, 0, 5632, 151936, 128000, 1e-6, -1, -1, -1, .rope_theta = 5e5},
+                           .blocks = "model.layers.",
+                           .embed = dt_llama_embed,
+                           .block = QWEN3_MOE_BLOCK,
+                           .head = dt_llama_head,
+                           .steps = dt_steps_pre_norm,
+                           .fused = {{SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", true, true},
+                                     {SLOT_EXPERT_DOWN, "mlp.experts.down_proj", true, true}},
+                           .keys = {ROTARY_KEYS, {"attention_bias", NULL}, MIXTURE_KEYS},
+                           .read = read_qwen3_moe};
 
 #define QWEN_NAMES                                                                                                     \
     {"language_model.model.", "model.language_model."}, {"language_model.", ""}, { "vision_tower.", "model.visual." }
@@ -165,13 +198,17 @@ static const dt_family INTERN = {
 
 extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text;
 
-#define QWEN3_5(type, language, class)                                                                                 \
+/* Towers of one form; what follows are tokens of images and what differs. */
+#define QWEN3_FORM(type, language, class, ...)                                                                         \
     {                                                                                                                  \
-        type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, QWEN35,               \
-            .text = &language, .text_alone = true, .architecture = class, .names = QWEN3_NAMES, .interpolates = true,  \
-            .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304,                       \
-            .sections = {11, 11, 10}, .deepstack = {-1},                                                               \
+        type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, __VA_ARGS__,          \
+            .text = &language, .architecture = class, .names = QWEN3_NAMES, .interpolates = true, .interleaved = true, \
+            .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304                                             \
     }
+#define QWEN3_VL(type, language, class)                                                                                \
+    QWEN3_FORM(type, language, class, QWEN_VL, .sections = {24, 20, 20}, .deepstack = {8, 16, 24})
+#define QWEN3_5(type, language, class)                                                                                 \
+    QWEN3_FORM(type, language, class, QWEN35, .text_alone = true, .sections = {11, 11, 10}, .deepstack = {-1})
 
 /* The placeholder of an image, and the tokens before and after it. */
 static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151653},
@@ -187,10 +224,8 @@ static const dt_tower TOWERS[] = {
      .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
      .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
      .sections = {16, 24, 24}, .deepstack = {-1}},
-    {"qwen3_vl", "qwen3_vl_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, QWEN_VL,
-     .text = &QWEN3_TEXT, .architecture = "Qwen3VLForConditionalGeneration", .names = QWEN3_NAMES, .interpolates = true,
-     .interleaved = true, .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304, .sections = {24, 20, 20},
-     .deepstack = {8, 16, 24}},
+    QWEN3_VL("qwen3_vl", QWEN3_TEXT, "Qwen3VLForConditionalGeneration"),
+    QWEN3_VL("qwen3_vl_moe", QWEN3_MOE_TEXT, "Qwen3VLMoeForConditionalGeneration"),
     {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, .pools = true,
      .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
     QWEN3_5("qwen3_5", dt_family_qwen3_5_text, "Qwen3_5ForConditionalGeneration"),
