@@ -53,6 +53,9 @@ phi-4 14659507200
 glm-4-9b 9400279040
 glm-4-32b 32566081536
 internlm3-8b 8804241408
+internlm2.5-7b 7737708544
+glm-4-9b-chat 9399951360
+chatglm3-6b 6243584000
 '
 plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 

@@ -11,12 +11,13 @@ import sys
 
 import torch
 
+import own_code_models
 from make_model_fixtures import CASES, build, forget_length, mix64, np
 
 NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3",
          "gemma2", "gemma3_text", "olmo3", "seed_oss", "phi3_partial", "glm", "glm4", "qwen3_moe", "qwen3_moe_many", "mixtral",
          "qwen3_5", "qwen3_5_long", "internlm3", "ministral3", "phi3", "qwen2_moe", "qwen3_5_moe",
-         "deepseek_v3", "deepseek_v3_plain", "deepseek_v2", "glm4_moe", "gpt_oss", "qwen3_next"]
+         "deepseek_v3", "deepseek_v3_plain", "deepseek_v2", "glm4_moe", "gpt_oss", "qwen3_next", "internlm2", "chatglm"]
 EOS, NEW, LENS = [2, 13, 28, 40], 12, [1, 4, 9]
 SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_return=3),
             dict(num_beams=4, length_penalty=0.0, early_stopping=True, num_return=2),
@@ -56,7 +57,9 @@ def run(model, prompt, **how):
 
 def make(name):
     model = build(CASES[name], torch.float32).eval()
-    result = dict(config=CASES[name], eos=EOS, max_new_tokens=NEW, prompts=prompts(CASES[name]["vocab_size"]), greedy=[], searches=[])
+    if name in own_code_models.HF:
+        model = own_code_models.as_transformers(model, CASES[name]).eval()
+    result = dict(config=CASES[name], eos=EOS, max_new_tokens=NEW, prompts=prompts(model.config.vocab_size), greedy=[], searches=[])
     for prompt in result["prompts"]:
         result["greedy"].append(run(model, prompt)[0][0])
     for how in SEARCHES:

@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import own_code_models
 from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, weight
 
 
@@ -74,6 +75,21 @@ QWEN_TOWER = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_
 MULTIMODAL = {"qwen3_5": ("qwen3_5_vl", "Qwen3_5", QWEN_TOWER), "qwen3_5_moe": ("qwen3_5_moe_vl", "Qwen3_5Moe", QWEN_TOWER),
               "ministral3": ("mistral3", "Mistral3", dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                                                           num_attention_heads=2, head_dim=4, patch_size=2, image_size=8))}
+
+
+def save_own_code(case, root):
+    """As published, and as transformers' model of the same weights."""
+    model, path = build(CASES[case], torch.float32), os.path.join(root, case)
+    os.makedirs(path, exist_ok=True)
+    buffers = {"transformer.rotary_pos_emb.inv_freq": torch.ones(3)} if case == "chatglm" else {}
+    save_file({**{n: p.detach() for n, p in model.named_parameters()}, **buffers}, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    cls = type(model).__name__ + ("ForCausalLM" if case == "internlm2" else "Model")
+    code = {"AutoModelForCausalLM": f"modeling_{case}.{cls}"}
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(dict(CASES[case], architectures=[cls], auto_map=code, torch_dtype="float32"), f, indent=2, sort_keys=True)
+        f.write("\n")
+    print(case)
+    save(own_code_models.as_transformers(model, CASES[case]), root, case + "_as_" + ("llama" if case == "internlm2" else "glm"))
 
 
 def save_multimodal(case, root):
@@ -152,6 +168,9 @@ def main():
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
     for name in sys.argv[2:] or CASES:
+        if name in own_code_models.HF:
+            save_own_code(name, root)
+            continue
         save(build(CASES[name], torch.float32), root, name, **(FUSED if name == "qwen3_5_moe" else {}))
         if name in MULTIMODAL:
             save_multimodal(name, root)

@@ -16,6 +16,7 @@ import os
 import sys
 
 import numpy as np
+import own_code_models
 import torch
 import transformers
 from fixtures import fnv, mix64
@@ -71,6 +72,11 @@ CASES = {
     "glm": dict(RMS, model_type="glm", num_attention_heads=6, num_key_value_heads=3, head_dim=12, rope_theta=10000.0, pad_token_id=0),
     "glm4": dict(dict(RMS, rms_norm_eps=1.0), model_type="glm4", num_attention_heads=6, num_key_value_heads=2, head_dim=10, rope_theta=10000.0,
                  rope_parameters=dict(rope_type="default", partial_rotary_factor=0.4), attention_bias=False, tie_word_embeddings=True, pad_token_id=0),
+    "internlm2": dict(RMS, model_type="internlm2", hidden_size=24, num_attention_heads=6, num_key_value_heads=2, bias=True, rope_theta=1000000.0,
+                      rope_scaling=dict(type="linear", factor=2.0), pad_token_id=2, tie_word_embeddings=False),
+    "chatglm": dict(model_type="chatglm", num_layers=2, padded_vocab_size=61, vocab_size=61, hidden_size=20, ffn_hidden_size=28, kv_channels=12,
+                    num_attention_heads=6, multi_query_attention=True, multi_query_group_num=2, seq_length=64, layernorm_epsilon=1e-5, add_qkv_bias=True,
+                    rope_ratio=2.5, rmsnorm=True, original_rope=True, pad_token_id=0, bos_token_id=1, eos_token_id=2),
     "granite": dict(RMS, model_type="granite", num_attention_heads=5, rope_theta=10000.0, tie_word_embeddings=True, attention_bias=True,
                     embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=1.5),
     "smollm3": dict(RMS, model_type="smollm3", num_attention_heads=10, num_key_value_heads=2, rope_theta=10000.0, no_rope_layer_interval=2,
@@ -159,6 +165,8 @@ def weight(name, shape):
 
 def stored(name, tensor, config):
     """(name, part) for each tensor in files of a parameter: transformers fuses the experts of a layer in memory."""
+    if config["model_type"] in own_code_models.HF:
+        return own_code_models.parts(name, tensor, config)
     if config["model_type"] == "mixtral":
         name = name.replace(".mlp.", ".block_sparse_moe.")
     words = ("w1", "w3", "w2") if config["model_type"] == "mixtral" else ("gate_proj", "up_proj", "down_proj")
@@ -194,9 +202,10 @@ def batch(case, k):
 
 def build(config, dtype):
     config = dict(config)
-    cls = getattr(transformers, CLASSES[config["model_type"]])
+    own = config["model_type"] in own_code_models.HF
+    cls = None if own else getattr(transformers, CLASSES[config["model_type"]])
     experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config else {}
-    model = cls._from_config(transformers.AutoConfig.for_model(**config), attn_implementation="eager", **experts)
+    model = own_code_models.make(config) if own else cls._from_config(transformers.AutoConfig.for_model(**config), attn_implementation="eager", **experts)
     with torch.no_grad():
         for name, p in model.named_parameters():
             for part, q in stored(name, p, config):

@@ -38,7 +38,9 @@ static const char *const CASES[] = {"gpt2",
                                     "internlm3",
                                     "ministral3",
                                     "qwen3_5_moe",
-                                    "qwen3_next"};
+                                    "qwen3_next",
+                                    "internlm2",
+                                    "chatglm"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 #endif

@@ -70,6 +70,18 @@ IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
     assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
 }
 
+/* End of the name of the directory with transformers' form of the same model. */
+static const char *form_of(const char *name)
+{
+    static const char *const OTHER[][2] = {{"gpt_oss_mxfp4", "_decoded"},
+                                           {"qwen3_moe_fp8", "_decoded"},
+                                           {"internlm2", "_as_llama"},
+                                           {"chatglm", "_as_glm"}};
+    for (size_t i = 0; i < sizeof OTHER / sizeof OTHER[0]; i++)
+        if (strcmp(name, OTHER[i][0]) == 0) return OTHER[i][1];
+    return "";
+}
+
 IN_DIR(what_was_read_comes_out_as_the_same_bytes)
 {
     static const struct {
@@ -108,6 +120,8 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"qwen3_5_moe", DT_ST_F32, DT_F32},
                {"qwen3_next", DT_ST_F32, DT_F32},
                {"gpt_oss", DT_ST_F32, DT_F32},
+               {"internlm2", DT_ST_F32, DT_F32},
+               {"chatglm", DT_ST_F32, DT_F32},
                {"gpt_oss_mxfp4", DT_ST_BF16, DT_BF16},
                {"qwen3_moe_fp8", DT_ST_BF16, DT_BF16}};
     fixture *f = *state;
@@ -116,8 +130,7 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
             char from[PATH_MAX];
             two_files t;
             snprintf(from, sizeof from, "tests/data/hf/%s", all[i].name);
-            snprintf(t.a, sizeof t.a, "tests/data/hf/%s%s/model.safetensors", all[i].name,
-                     strstr(all[i].name, "fp") ? "_decoded" : "");
+            snprintf(t.a, sizeof t.a, "tests/data/hf/%s%s/model.safetensors", all[i].name, form_of(all[i].name));
             /* trained in bf16 the masters are fp32; frozen in bf16 there is nothing else */
             assert_all(f->mpi, open_model(f, from, stage, all[i].kept, stage % 3 == 0) == DT_OK);
             assert_all(f->mpi, export_to(f, f->dir, all[i].type, 0, NULL) == DT_OK);

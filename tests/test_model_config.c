@@ -68,6 +68,20 @@ TEST(absent_keys_have_the_family_s_defaults)
           mc.q_scaling_beta == 0 && mc.hidden_size == 64 && !mc.tie_word_embeddings);
     READS("{'model_type': 'internlm3', 'qkv_bias': true, 'bias': false}",
           mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && mc.num_key_value_heads == 2 && mc.head_dim == 128);
+    READS("{'model_type': 'internlm2', 'pad_token_id': 2, 'rope_scaling': {'type': 'dynamic', 'factor': 2}}",
+          strcmp(dt_family_name(mc.family), "llama") == 0 && mc.vocab_size == 103168 && mc.qkv_bias && mc.o_bias &&
+              !mc.mlp_bias && mc.pad_token_id == 2 && mc.rope_type == DT_ROPE_DYNAMIC && !strstr(mc.json, "internlm2"));
+    READS("{'model_type': 'internlm2', 'bias': false, 'auto_map': {}}",
+          !mc.qkv_bias && !mc.o_bias && mc.pad_token_id == 0 && !strstr(mc.json, "auto_map"));
+    READS("{'model_type': 'chatglm', 'multi_query_attention': true, 'add_qkv_bias': true, 'eos_token_id': 2}",
+          strcmp(dt_family_name(mc.family), "glm") == 0 && mc.num_hidden_layers == 28 && mc.num_key_value_heads == 1 &&
+              mc.head_dim == 128 && mc.intermediate_size == 13696 && mc.vocab_size == 65024 && mc.pad_token_id == -1 &&
+              mc.max_position_embeddings == 2048 && mc.norm_eps == 1e-5 && mc.rope_theta == 10000 && mc.qkv_bias &&
+              !mc.o_bias && mc.partial_rotary_factor == 0.5 && mc.rope_neighbours && !mc.tie_word_embeddings);
+    READS("{'model_type': 'chatglm', 'multi_query_attention': true, 'multi_query_group_num': 2, 'num_layers': 40, "
+          "'num_hidden_layers': 7, 'padded_vocab_size': 151552, 'rope_ratio': 500, 'seq_length': 131072}",
+          mc.num_hidden_layers == 40 && mc.num_key_value_heads == 2 && !mc.qkv_bias && mc.rope_theta == 5e6 &&
+              mc.n_eos == 3 && mc.max_position_embeddings == 131072);
     READS("{'model_type': 'granite', 'logits_scaling': 8}",
           mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
               mc.logits_scaling == 8 && mc.pad_token_id == -1);
@@ -282,6 +296,19 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'deepseek_v2', 'scoring_func': 'sigmoid'}", "scoring_func", "softmax"},
         {"{'model_type': 'deepseek_v2', 'mlp_bias': true}", "mlp_bias", "true"},
         {"{'model_type': 'glm4_moe', 'head_dim': 64, 'n_shared_experts': 0}", "n_shared_experts", "0"},
+        {"{'model_type': 'chatglm'}", "multi_query_attention", "true"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'rmsnorm': false}", "rmsnorm", "found false"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'hidden_dropout': 0.1}", "hidden_dropout", "0.1"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'quantization_bit': 4}", "quantization_bit", "4"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'position_encoding_2d': true}",
+         "position_encoding_2d", "true"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'multi_query_group_num': 3}",
+         "chatglm, read as glm): num_key_value_heads", "found 3"},
+        {"{'model_type': 'chatglm', 'multi_query_attention': true, 'rope_ratio': '2'}", "rope_theta", "2"},
+        {"{'model_type': 'internlm2', 'rope_scaling': {'type': 'ntk', 'factor': 2}}",
+         "internlm2, read as llama): rope_scaling.type", "ntk"},
+        {"{'model_type': 'internlm2', 'bias': 1}", "attention_bias", "1"},
+        {"{'model_type': 'baichuan'}", "model_type", "internlm2, chatglm or llava"},
         {"{'model_type': 'qwen3_5', 'vision_config': {}}", "text_config", "nothing"},
         {"{'model_type': 'qwen3_5', 'text_config': {'head_dim': 'x'}}", "text_config.head_dim", "x"},
         {"[1]", "config.json", "[1]"},

@@ -69,6 +69,9 @@ TEST(a_bad_file_is_refused_by_name)
     refused(DT_ERR_DATA, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
     unlink(in_folder("tokenizer.json"));
     refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
+    write_file("tokenizer.model", "");
+    refused(DT_ERR_DATA, folder, "expected a tokenizer.json, found only tokenizer.model");
+    unlink(in_folder("tokenizer.model"));
     char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
     assert_int_equal(mkdir(checkpoints, 0700), 0);

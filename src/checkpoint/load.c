@@ -107,10 +107,26 @@ static dt_err fetch_alternating(load_job *j, const dt_stored_slot *s, const dt_s
     return err;
 }
 
+/* Elements of a tensor whose runs are apart in the file. */
+static dt_err fetch_runs(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
+                         char *out)
+{
+    const size_t size = dt_st_type_size((dt_st_type)p->type);
+    dt_stored_location whole = *p;
+    whole.run = 0;
+    for (int64_t i = first, some; i < first + n; i += some, out += (size_t)some * size) {
+        const int64_t in_run = i % p->run;
+        some = dt_min_i64(p->run - in_run, first + n - i);
+        DT_TRY(load_fetch(j, s, &whole, i / p->run * p->stride + in_run, some, out));
+    }
+    return DT_OK;
+}
+
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out)
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
+    if (p->run > 0) return fetch_runs(j, s, p, first, n, out);
     if (p->packed.form != DT_PACKED_NOT) return load_packed(j, s, p, first, n, out);
     if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
     DT_TRY(load_open(j, p->file));

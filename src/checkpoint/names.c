@@ -111,8 +111,8 @@ bool dt_stored_is_exact(const char *name) { return ends(name, ".e_score_correcti
 /* Masks and tables that older versions stored with the weights. They are computed from the configuration. */
 bool dt_stored_is_ignored(const char *name)
 {
-    static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
-                                          ".embeddings.position_ids",
+    static const char *const endings[] = {".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", ".attn.bias",
+                                          ".attn.masked_bias", ".embeddings.position_ids",
                                           /* of FP8: scales of activations, which are not quantised here */
                                           "activation_scale", ".input_scale"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)

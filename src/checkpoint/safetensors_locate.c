@@ -12,6 +12,7 @@ typedef struct locate_job {
     bool has[DT_STORED_PROJECTOR + 1];
     bool of_tower; /* directory of a tower: may contain other components, which are ignored */
     bool text;     /* the model has no tower */
+    bool own_code; /* tensors have the names of a model with its own code */
     dt_safetensors s;
     bool *used;     /* [s->n_tensors] */
     int first_file; /* index in the map of this directory's first file */
@@ -179,9 +180,11 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     location->kept = !found && dt_stored_may_stay(slot);
     if (location->kept) return DT_OK;
     DT_CHECK(found, DT_ERR_DATA, "%s: tensor `%s` is missing%s", job->s.n_files == 1 ? job->s.files[0] : job->path,
-             t->fused.saved ? of.name : t->name, hint(job, t->name));
+             t->fused.saved || job->own_code ? of.name : t->name, hint(job, t->name));
     DT_TRY(take(job, found, &of, location));
+    job->own_code = job->own_code || (t->fused.own_code && strcmp(of.name, t->name) != 0);
     if (of.n_elems == t->n_elems) return DT_OK;
+    location->run = t->fused.run, location->stride = t->fused.stride;
     if (location->packed.form != DT_PACKED_NOT)
         location->packed.first = t->fused.first;
     else

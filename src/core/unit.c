@@ -147,7 +147,13 @@ dt_tensor dt_tensor_fused(const dt_tensor *t)
 {
     const dt_fused *f = &t->fused;
     dt_tensor fused = *t;
-    snprintf(fused.name, sizeof fused.name, "%.*s%s%s", f->n_prefix, t->name, f->name, f->bias ? "_bias" : "");
+    const char *number = strpbrk(t->name, "0123456789"), *at = strstr(f->name, "%d"),
+               *suffix = f->suffix ? f->suffix : "";
+    if (at && number)
+        snprintf(fused.name, sizeof fused.name, "%.*s%.*s%.*s%s%s", f->n_prefix, t->name, (int)(at - f->name), f->name,
+                 (int)strspn(number, "0123456789"), number, at + 2, suffix);
+    else
+        snprintf(fused.name, sizeof fused.name, "%.*s%s%s", f->n_prefix, t->name, f->name, suffix);
     fused.n_dims = f->n_dims;
     fused.n_elems = 1;
     for (int d = 0; d < f->n_dims; d++) fused.n_elems *= fused.shape[d] = f->shape[d];

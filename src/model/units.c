@@ -3,6 +3,7 @@
  * Matrices that one matmul can compute (q, k, v; gate, up) and their biases are adjacent and form a group of the unit.
  * Every other tensor starts its own group, so that every matrix is aligned. */
 #include "vision/vision_private.h"
+#include "families/own_code.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -128,7 +129,7 @@ static void note_fused(const struct builder *b, const struct module *of, int fir
     }
     t->fused = (dt_fused){.name = fused->name,
                           .n_prefix = (int)strlen(b->prefix),
-                          .bias = bias,
+                          .suffix = bias ? "_bias" : NULL,
                           .first = (expert * out + before) * in,
                           .n_dims = (each ? 3 : 2) - bias,
                           .saved = fused->saved,
@@ -208,6 +209,7 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
     DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n_text && err == DT_OK; i++) err = build_text(mc, n_labels, i, &u[i]);
+    for (int i = 0; i < n_text && !mc->vision; i++) dt_own_code_note(mc, &u[i]);
     if (err == DT_OK) err = dt_vision_build_units(mc->vision, &u[n_text]);
     if (err != DT_OK) {
         dt_model_free_units(u, n);

@@ -220,6 +220,11 @@ static dt_err check_is_there(const char *directory, const char *file)
     const int why = errno;
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
     const bool is_run = stat(checkpoints, &st) == 0 && S_ISDIR(st.st_mode);
+    snprintf(checkpoints, sizeof checkpoints, "%s/tokenizer.model", directory);
+    DT_CHECK(is_run || access(checkpoints, F_OK) != 0, DT_ERR_DATA,
+             "%s: expected a tokenizer.json, found only tokenizer.model, which is not read; save the fast tokenizer "
+             "of transformers there (docs/data.md has the command)",
+             directory);
     return dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s%s%s%s", file, strerror(why),
                    is_run ? "; the tokenizer of a run is stored in its export, " : "", is_run ? directory : "",
                    is_run ? "/hf (checkpoint.export = hf), or in the model that the run started from; for the "

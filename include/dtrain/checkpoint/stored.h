@@ -127,8 +127,9 @@ typedef struct dt_stored_location {
     int32_t elsewhere; /* it has its value already: the files contain part of the model */
     /* of a matrix [n out, r]: the file has [out, r n], with column j n + e that of matrix e and column j; 0: not */
     int32_t n_alternating;
-    int32_t left_out; /* dt_base: it is in another model's file */
-    dt_packed packed; /* `type` is that of the decoded values */
+    int32_t left_out;    /* dt_base: it is in another model's file */
+    dt_packed packed;    /* `type` is that of the decoded values */
+    int64_t run, stride; /* as in dt_fused */
 } dt_stored_location;
 
 /** Locations of all slots of a list. */

@@ -54,17 +54,21 @@ typedef struct dt_row_range {
     int64_t first, end;
 } dt_row_range;
 
-/** Files may store the tensors of a group as one, or a tensor with another name. The tensor is a range of elements of
- *  the stored one. */
+/** Files may store the tensors of a group as one, or a tensor with another name. The tensor's elements are one or more
+ *  runs of elements of the stored one. */
 typedef struct dt_fused {
-    const char *name; /* static: replaces the tensor's name after its first n_prefix characters; NULL: none */
+    /* static: replaces the tensor's name after its first n_prefix characters; %d in it is the number of the tensor's
+     * block; NULL: none */
+    const char *name;
     int n_prefix;
-    bool bias;     /* "_bias" follows the name */
-    int64_t first; /* the first element */
-    int n_dims;    /* of the stored tensor */
+    const char *suffix;  /* static: follows the name; NULL: nothing */
+    int64_t first;       /* the first element */
+    int64_t run, stride; /* elements of a run, and from one run to the next; run 0: there is one */
+    int n_dims;          /* of the stored tensor */
     int64_t shape[3];
-    bool saved;  /* exported directories have it, instead of the tensor */
-    bool either; /* files may have the transpose of each matrix */
+    bool saved;    /* exported directories have it, instead of the tensor */
+    bool either;   /* files may have the transpose of each matrix */
+    bool own_code; /* it is of a model with its own code: all tensors of such files have other names */
 } dt_fused;
 
 /** Beginnings of names: here, and of the same tensors' modules in transformers. A list ends with {NULL}. */

@@ -211,14 +211,14 @@ static dt_err read_preprocessor_file(dt_model_config *mc, const char *file)
 dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg, dt_model_part part)
 {
     const bool file = cfg->model_config[0] != '\0';
-    bool any_inline = cfg->model_model_type[0] != '\0', chosen;
+    bool any_inline = cfg->model_model_type[0] != '\0', chosen, changed;
     json_t *root = NULL;
     *mc = (dt_model_config){0};
     DT_CONFIG_CHECK(file || any_inline, cfg, "model", "model_type",
                     "expected a model, found none; set one of path, config or model_type in [model]");
     if (file) {
         DT_TRY(load_file(cfg->model_config, &root));
-        const dt_err err = dt_model_choose_part(part, cfg->model_config, &root, &chosen);
+        const dt_err err = dt_model_choose_part(part, cfg->model_config, &root, &chosen, &changed);
         if (err != DT_OK) return json_decref(root), err;
     } else {
         root = json_object();

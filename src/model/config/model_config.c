@@ -4,7 +4,9 @@
  * an unsupported computation is an error. A key that dtrain does not read is ignored, because files contain keys for
  * other programs. */
 #include "../families/family.h"
+#include "../families/own_code.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,8 @@ static void list_families(bool in_llava, const char *last, char *out, size_t siz
         before = f->name.model_type;
     }
     if (last) n += (size_t)snprintf(out + n, size - n, ", %s", before);
+    for (int i = 0; !in_llava && (before = dt_own_code_type(i)); i++)
+        n += (size_t)snprintf(out + n, size - n, ", %s", before);
     snprintf(out + n, size - n, " or %s", last ? last : before);
 }
 
@@ -315,17 +319,44 @@ bool dt_model_is_llava(const json_t *config)
     return type && (strcmp(type, "llava") == 0 || strcmp(type, DT_OWN_LLAVA) == 0);
 }
 
+/* own: root translated (own_code.h), or NULL. Messages about values name both types. */
+static dt_err read_own_code(const dt_spec *root, const json_t *own, dt_model_config *mc)
+{
+    char file[PATH_MAX + 64];
+    snprintf(file, sizeof file, "%s (%s, read as %s)", root->file,
+             json_string_value(json_object_get(root->value, "model_type")),
+             json_string_value(json_object_get(own, "model_type")));
+    return dt_model_config_from_json(mc, &(dt_spec){.file = file, .err = root->err, .value = own});
+}
+
+/* Replace *root by its translation, if it is of a model with its own code. */
+static dt_err translate(const char *name, json_t **root, bool *changed)
+{
+    const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = *root};
+    dt_model_config mc;
+    json_t *own;
+    DT_TRY(dt_own_code_translate(&whole, &own));
+    if (!own) return DT_OK;
+    const dt_err err = read_own_code(&whole, own, &mc);
+    dt_model_config_free(&mc);
+    json_decref(err == DT_OK ? *root : own);
+    if (err == DT_OK) *root = own, *changed = true;
+    return err;
+}
+
 bool dt_model_has_vision(const json_t *config) { return dt_model_is_llava(config) || joined_tower(config); }
 
-dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen)
+dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen, bool *changed)
 {
     json_t *own = NULL;
+    DT_TRY(translate(name, root, changed));
     const dt_tower *tower = joined_tower(*root);
     const dt_spec whole = {.file = name, .err = DT_ERR_DATA, .value = *root};
     const dt_family *f = find_within(*root);
     *chosen =
         part == DT_MODEL_TEXT ? f || dt_model_has_vision(*root) : part == DT_MODEL_USUAL && tower && tower->text_alone;
     if (!*chosen) return DT_OK;
+    *changed = true;
     if (!f && dt_model_has_vision(*root)) f = dt_family_find_type(json_object_get(*root, "text_config"));
     if (!f) return dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
     DT_TRY(take_text(&whole, f, &own));
@@ -368,6 +399,13 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
         dt_spec whole = *root;
         snprintf(whole.where, sizeof whole.where, "the file");
         return dt_spec_bad(&whole, NULL, "one JSON object");
+    }
+    json_t *own;
+    DT_TRY(dt_own_code_translate(root, &own));
+    if (own) {
+        const dt_err err = read_own_code(root, own, mc);
+        json_decref(own);
+        return err;
     }
     char types[512];
     list_families(false, "llava", types, sizeof types);
