@@ -82,8 +82,8 @@ for line in open("tests/data/vision/grids/chats.jsonl"):
 PY
 
 for model in qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe internvl; do
-    n_images=3 language=model.language_model. tower=model.visual.
-    [ $model != internvl ] || n_images=17 language=language_model.model. tower=vision_tower. # tiles are images of the tower
+    n_images=3 images='different images' language=model.language_model. tower=model.visual.
+    [ $model != internvl ] || n_images=17 images='different tiles of images' language=language_model.model. tower=vision_tower. # tiles are images of the tower
     make_data $model --mask assistant -o "$tmp/$model.h5" $grids/chats.jsonl
     expect_exit "$model: a dataset is made" 0
     expect "$model: it is verified" ./dtrain-info "$tmp/$model.h5"
@@ -102,13 +102,13 @@ for model in qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe internvl; do
         go "$np" with $model vision.feature_cache="$tmp/cache" vision.train=projector,llm zero.stage="$stage" run.reproducible=true \
             batch.micro_batch_size=1 batch.train_batch_size=6
         if [ "$np" = 1 ]; then
-            expect "$model: features of images are cached" grep -q "computing features of $n_images of $n_images different images" "$out"
+            expect "$model: features of images are cached" grep -q "computing features of $n_images of $n_images $images" "$out"
             go 1 without $model vision.train=projector,llm run.reproducible=true batch.micro_batch_size=1 batch.train_batch_size=6
         elif [ "$np" = 3 ]; then
-            expect "$model: and found again" grep -q "features of $n_images different images are cached" "$out"
+            expect "$model: and found again" grep -q "features of $n_images $images are cached" "$out"
             rm -r "$tmp/cache"
         else
-            expect "$model: two ranks compute them" grep -q "computing features of $n_images of $n_images different images" "$out"
+            expect "$model: two ranks compute them" grep -q "computing features of $n_images of $n_images $images" "$out"
         fi
         expect "$model: $np ranks have the bits without a cache" cmp "$tmp/with/hf/model.safetensors" "$tmp/without/hf/model.safetensors"
     done

@@ -145,7 +145,7 @@ static const struct {
      "rates of modules in optimizer.lr_groups: multi_modal_projector:RATE, vision_tower:RATE"},
     {"", "vlm.freeze_vit=true",
      "command line: vlm.freeze_vit: unknown section; freeze_vit is train in [vision] here: for true, omit tower from "
-     "the list"},
+     "the list, with adapters from lora.parts"},
     {"", "rec.freeze_llm=maybe", "command line: rec.freeze_llm: expected true or false, found 'maybe'"},
     {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
     {"", "grpo.use_vllm=true", "command line: grpo.use_vllm: remove it: dtrain generates with the weights in training"},

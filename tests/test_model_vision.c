@@ -25,7 +25,7 @@ TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
 
 TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
 {
-    for (int c = 0; c < N_SMOOTH; c++) check_16_bits(CASES[c]);
+    for (int c = 0; c < N_CASES; c++) check_16_bits(CASES[c]);
 }
 
 /* ---- the tower's and the projector's own results; 16-bit types --------------------------------------------------- */
@@ -59,7 +59,7 @@ static double distance_of_features(struct fixture *f, double *largest)
  * longer the fewer values a register holds (18 units were seen with 8): 32. */
 TEST(rows_of_images_are_those_of_transformers)
 {
-    for (int c = 0; c < N_SMOOTH; c++)
+    for (int c = 0; c < N_CASES; c++)
         for (int t = DT_F32; t <= DT_F16; t++) {
             struct fixture f;
             double largest;

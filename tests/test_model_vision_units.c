@@ -175,7 +175,7 @@ static void check_slopes(bool shared)
     const double h = 0.005;
     struct fixture f;
     double kept, dropped;
-    open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    open_with(&f, "deep_mlp", 0.3, false, DT_F32, DT_RECOMPUTE_NONE, all);
     if (shared) show_again(&f, true);
     assert_int_equal(ref_model_loss(&f.r, &f.b, false, 3, &kept, NULL), DT_OK);
     assert_int_equal(ref_model_loss(&f.r, &f.b, true, 3, &dropped, NULL), DT_OK);
@@ -217,7 +217,7 @@ static float *rows_of(struct fixture *f, int32_t first)
 TEST(dropout_of_a_projector_goes_by_the_sample)
 {
     struct fixture f;
-    open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    open_with(&f, "deep_mlp", 0.3, false, DT_F32, DT_RECOMPUTE_NONE, all);
     make_transparent(&f);
     const int32_t second = f.b.seq_start[2] + 1;
     const size_t nbytes = (size_t)(f.r.mc.vision->n_tokens * f.r.mc.hidden_size) * sizeof(float);
@@ -238,8 +238,8 @@ TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
 {
     struct fixture f, alone;
     float u[MAX_TOK];
-    open_with(&alone, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
-    open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    open_with(&alone, "deep_mlp", 0.3, false, DT_F32, DT_RECOMPUTE_NONE, all);
+    open_with(&f, "deep_mlp", 0.3, false, DT_F32, DT_RECOMPUTE_NONE, all);
     assert_int_equal(ref_model_grads(&alone.r, &alone.b, 0, 1, NULL), DT_OK);
     assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, NULL), DT_OK); /* weights are there: no more waits */
     for (int64_t i = 0; i < f.b.n_target; i++)
@@ -259,7 +259,7 @@ TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
 TEST(the_dropout_of_the_run_applies_to_the_projector)
 {
     struct fixture f;
-    open_with(&f, "mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
+    open_with(&f, "mlp", 0.3, false, DT_F32, DT_RECOMPUTE_NONE, all);
     dt_model_config_set_dropout(&f.r.mc, -1);
     assert_true(f.r.mc.vision->projector.dropout == 0.3);
     dt_model_config_set_dropout(&f.r.mc, 0);

@@ -10,22 +10,59 @@
 
 /* ---- ranks and scales -------------------------------------------------------------------------------------------- */
 
-static double value_of(const dt_module_value *values, int n, const char *module, double otherwise)
+/* A module, or a parameter that has adapters like one: its path here, and in transformers. */
+struct path {
+    char here[DT_NAME_MAX], there[DT_PEFT_NAME_MAX];
+};
+
+static void cut_part(char *path)
+{
+    char *dot = strrchr(path, '.');
+    if (dot) *dot = '\0';
+}
+
+static struct path path_of(const dt_tensor *t)
+{
+    struct path p;
+    module_of(t, p.here);
+    dt_peft_tensor_name(t, p.there);
+    cut_part(p.there);
+    return p;
+}
+
+static struct path path_of_parameter(const char *name)
+{
+    struct path p;
+    snprintf(p.here, sizeof p.here, "%s", name);
+    dt_peft_name(name, p.there);
+    return p;
+}
+
+static bool ends_as(const char *pattern, const struct path *p)
+{
+    return module_ends_as(pattern, p->here) || module_ends_as(pattern, p->there);
+}
+
+static bool is_called(const struct path *p, const char *name)
+{
+    return module_is_called(p->here, name) || module_is_called(p->there, name);
+}
+
+static double value_of(const dt_module_value *values, int n, const struct path *p, double otherwise)
 {
     for (int i = 0; i < n; i++)
-        if (module_ends_as(values[i].pattern, module)) return values[i].value;
+        if (ends_as(values[i].pattern, p)) return values[i].value;
     return otherwise;
 }
 
-static int64_t rank_of(const dt_lora *l, const char *module)
+static int64_t rank_of(const dt_lora *l, const struct path *p)
 {
-    return (int64_t)value_of(l->rank_pattern, l->n_rank_pattern, module, (double)l->r);
+    return (int64_t)value_of(l->rank_pattern, l->n_rank_pattern, p, (double)l->r);
 }
 
-static double scale_of(const dt_lora *l, const char *module)
+static double scale_of(const dt_lora *l, const struct path *p)
 {
-    const double r = (double)rank_of(l, module),
-                 alpha = value_of(l->alpha_pattern, l->n_alpha_pattern, module, l->alpha);
+    const double r = (double)rank_of(l, p), alpha = value_of(l->alpha_pattern, l->n_alpha_pattern, p, l->alpha);
     return alpha / (l->use_rslora ? sqrt(r) : r);
 }
 
@@ -33,10 +70,49 @@ static double scale_of(const dt_lora *l, const char *module)
 
 static bool may_adapt(const dt_unit *u) { return u->role != DT_UNIT_SCALAR_HEAD; }
 
-/* Prefix of all tensor names of the language model in a vision-language model. Only the language model has adapters. */
+/* Prefix of all tensor names of the language model in a vision-language model. */
 static const char LANGUAGE[] = "language_model.";
 
 static bool is_of_language(const char *name) { return strncmp(name, LANGUAGE, sizeof LANGUAGE - 1) == 0; }
+
+/* The part of a vision-language model that a tensor belongs to; of another model: the language model. */
+static const struct {
+    const char *prefix, *word;
+    unsigned part;
+} PARTS[] = {{"vision_tower.", "tower", DT_LORA_TOWER},
+             {"multi_modal_projector.", "projector", DT_LORA_PROJECTOR},
+             {"", "llm", DT_LORA_LANGUAGE}};
+enum { N_PARTS = sizeof PARTS / sizeof PARTS[0] };
+
+static unsigned part_of(const dt_tensor *t)
+{
+    int i = 0;
+    while (strncmp(t->name, PARTS[i].prefix, strlen(PARTS[i].prefix)) != 0) i++;
+    return PARTS[i].part;
+}
+
+bool dt_lora_has_part(const char *word, unsigned *part)
+{
+    for (int i = 0; i < N_PARTS; i++)
+        if (strcmp(PARTS[i].word, word) == 0) return *part = PARTS[i].part, true;
+    return false;
+}
+
+const char *dt_lora_parts_text(unsigned parts, char text[DT_LORA_PARTS_MAX])
+{
+    *text = '\0';
+    for (int i = 0; i < N_PARTS; i++)
+        if (parts & PARTS[i].part) {
+            if (*text) strcat(text, ", ");
+            strcat(text, PARTS[i].word);
+        }
+    return text;
+}
+
+static unsigned adapted_parts(const dt_lora *l) { return l->parts ? l->parts : (unsigned)DT_LORA_LANGUAGE; }
+
+/* May the module of this tensor have an adapter if it is named? */
+static bool is_site(const dt_lora *l, const dt_tensor *t) { return t->site >= DT_SITE_NAMED && adapted_parts(l) & part_of(t); }
 
 /* The unit of a head that is tied to the embedding, and its shape in *t; -1: the head is not tied. */
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
@@ -83,13 +159,11 @@ static bool is_parameter(const dt_lora *l, const dt_tensor *t)
 static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
-    char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
-    if (t->site < DT_SITE_NAMED || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
-    module_of(t, module);
-    dt_peft_name(module, path);
+    if (!is_site(l, t) || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
+    const struct path p = path_of(t);
     if (module_is_all_linear(m)) return t->site >= DT_SITE_LINEAR;
     if (!m->pattern && m->n == 0) return t->site == DT_SITE_DEFAULT && l->target_parameters.n == 0;
-    return module_is_in(m, module) || module_is_in(m, path) || is_shared(l, mc, module);
+    return module_is_in(m, p.here) || module_is_in(m, p.there) || is_shared(l, mc, p.here);
 }
 
 /* Do both descriptions adapt the same layers of these units (target_modules without modules_to_save)? */
@@ -109,10 +183,19 @@ static bool same_layers(const dt_lora *a, const dt_lora *b, const dt_model_confi
 
 /* Compare two lists of patterns for one module. The first matching pattern counts, so order matters only if two
  * patterns match the same module. */
-static bool same_values(const dt_module_value *a, int n_a, const dt_module_value *b, int n_b, const char *module,
+static bool same_values(const dt_module_value *a, int n_a, const dt_module_value *b, int n_b, const struct path *p,
                         double otherwise)
 {
-    return value_of(a, n_a, module, otherwise) == value_of(b, n_b, module, otherwise);
+    return value_of(a, n_a, p, otherwise) == value_of(b, n_b, p, otherwise);
+}
+
+unsigned dt_lora_parts_of(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
+{
+    unsigned parts = 0;
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++)
+            if (is_target(l, mc, &units[u].tensors[i])) parts |= part_of(&units[u].tensors[i]);
+    return parts;
 }
 
 dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
@@ -120,21 +203,18 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
 {
     dt_lora_alike same = {same_layers(a, b, mc, units, n_units), true, true, true};
     dt_tensor head, parameter;
-    char module[DT_NAME_MAX];
     const int h = tied_head(mc, units, n_units, &head);
     for (int u = 0; u < n_units; u++)
         for (int i = u == h ? -1 : 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = i < 0 ? &head : &units[u].tensors[i];
             same.saved &= dt_lora_saves(a, t) == dt_lora_saves(b, t);
-            module_of(t, module);
-            if (is_parameter(b, t) && parameter_of(t, &parameter))
-                snprintf(module, sizeof module, "%s", parameter.name);
-            else if (!is_target(b, mc, t))
-                continue;
-            same.ranks &= same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, module,
-                                      (double)b->r);
-            same.alphas &= same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern,
-                                       module, b->alpha);
+            const bool of_parameter = is_parameter(b, t) && parameter_of(t, &parameter);
+            if (!of_parameter && !is_target(b, mc, t)) continue;
+            const struct path p = of_parameter ? path_of_parameter(parameter.name) : path_of(t);
+            same.ranks &=
+                same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, &p, (double)b->r);
+            same.alphas &=
+                same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern, &p, b->alpha);
         }
     return same;
 }
@@ -151,14 +231,15 @@ static void list_layer(const dt_tensor *t, char *out, size_t size)
 }
 
 /* Last components of the paths of modules that can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
-static const char *list_layers(const dt_model_config *mc, const dt_unit *units, int n_units, char *out, size_t size)
+static const char *list_layers(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units,
+                               char *out, size_t size)
 {
     dt_tensor head;
     *out = '\0';
     for (int u = 0; u < n_units; u++)
         for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
-            if (units[u].tensors[i].site >= DT_SITE_NAMED) list_layer(&units[u].tensors[i], out, size);
-    if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
+            if (is_site(l, &units[u].tensors[i])) list_layer(&units[u].tensors[i], out, size);
+    if (tied_head(mc, units, n_units, &head) >= 0 && is_site(l, &head)) list_layer(&head, out, size);
     return out;
 }
 
@@ -175,16 +256,19 @@ static bool names_expert(const char *name, const dt_unit *units, int n_units)
     return false;
 }
 
-static bool names_layer(const char *name, const dt_model_config *mc, const dt_unit *units, int n_units)
+/* The parts with layers of this name, whether or not they may have adapters. */
+static unsigned parts_with(const char *name, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
-    char module[DT_NAME_MAX];
+    unsigned parts = 0;
     dt_tensor head;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
-            module_of(&units[u].tensors[i], module);
-            if (module_is_called(module, name) && units[u].tensors[i].site >= DT_SITE_NAMED) return true;
+            const dt_tensor *t = &units[u].tensors[i];
+            const struct path p = path_of(t);
+            if (t->site >= DT_SITE_NAMED && is_called(&p, name)) parts |= part_of(t);
         }
-    return strcmp(name, "lm_head") == 0 && tied_head(mc, units, n_units, &head) >= 0;
+    const bool is_head = strcmp(name, "lm_head") == 0 && tied_head(mc, units, n_units, &head) >= 0;
+    return is_head ? parts | DT_LORA_LANGUAGE : parts;
 }
 
 static const char *first_target(const dt_lora *l)
@@ -195,17 +279,19 @@ static const char *first_target(const dt_lora *l)
 
 static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
-    char layers[1024];
+    char layers[1024], words[DT_LORA_PARTS_MAX];
     for (int i = 0; i < l->target_modules.n && !l->lenient; i++) {
         const char *name = l->target_modules.list[i];
-        if (names_layer(name, mc, units, n_units)) continue;
+        const unsigned found = parts_with(name, mc, units, n_units);
+        if (found & adapted_parts(l)) continue;
+        DT_CHECK(!found, DT_ERR_USAGE, "'%s' is a layer of another part of the model (%s); add it to lora.parts", name,
+                 dt_lora_parts_text(found, words));
         DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
                  "'%s' is the name of an expert's matrix or of a router; these have adapters by "
                  "lora.target_parameters, such as mlp.experts.down_proj and mlp.gate.weight; the other layers are %s",
-                 name, list_layers(mc, units, n_units, layers, sizeof layers));
-        return dt_fail(DT_ERR_USAGE, "this model has no layer '%s'%s; choose from %s", name,
-                       mc->vision ? " in its language model (towers and projectors cannot have adapters)" : "",
-                       list_layers(mc, units, n_units, layers, sizeof layers));
+                 name, list_layers(l, mc, units, n_units, layers, sizeof layers));
+        return dt_fail(DT_ERR_USAGE, "this model has no layer '%s'; choose from %s", name,
+                       list_layers(l, mc, units, n_units, layers, sizeof layers));
     }
     return DT_OK;
 }
@@ -241,11 +327,8 @@ dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_un
 
 static bool names_adapted(const char *pattern, const dt_unit *units, int n_units)
 {
-    char path[DT_PEFT_NAME_MAX];
-    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);) {
-        dt_peft_name(at.module, path);
-        if (module_ends_as(pattern, at.module) || module_ends_as(pattern, path)) return true;
-    }
+    for (dt_adapted at = {0}; dt_adapted_next(&at, units, n_units);)
+        if (module_ends_as(pattern, at.module) || module_ends_as(pattern, at.path)) return true;
     return false;
 }
 
@@ -289,16 +372,16 @@ static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows
     snprintf(name, sizeof name, "%s.%s", module, part);
     DT_TRY(dt_unit_add(u, name, 2, shape, new_group, true, 0, 0));
     u->tensors[u->n_tensors - 1].adapter_scale = (float)scale;
+    u->tensors[u->n_tensors - 1].renamings = u->tensors[0].renamings;
     return DT_OK;
 }
 
 /* t must not point into the unit's tensors, which may be reallocated. */
 static dt_err add_a(const dt_lora *l, dt_unit *u, const dt_tensor *t, bool new_group)
 {
-    char module[DT_NAME_MAX];
-    module_of(t, module);
-    const int64_t r = rank_of(l, module), n_in = t->shape[t->in_first ? 0 : 1];
-    DT_TRY(add(u, module, "lora_A.weight", r, n_in, new_group, scale_of(l, module)));
+    const struct path p = path_of(t);
+    const int64_t r = rank_of(l, &p), n_in = t->shape[t->in_first ? 0 : 1];
+    DT_TRY(add(u, p.here, "lora_A.weight", r, n_in, new_group, scale_of(l, &p)));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
     if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
@@ -307,22 +390,20 @@ static dt_err add_a(const dt_lora *l, dt_unit *u, const dt_tensor *t, bool new_g
 
 static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
-    char module[DT_NAME_MAX];
-    module_of(t, module);
+    const struct path p = path_of(t);
     const int64_t n_out = t->shape[t->in_first ? 1 : 0];
-    return add(u, module, "lora_B.weight", n_out, rank_of(l, module), true, scale_of(l, module));
+    return add(u, p.here, "lora_B.weight", n_out, rank_of(l, &p), true, scale_of(l, &p));
 }
 
 /* Add the adapter of a router, or of all experts of a slot, of which t is one matrix. */
 static dt_err add_parameter(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
     dt_tensor of;
-    char path[DT_PEFT_NAME_MAX];
     (void)parameter_of(t, &of);
-    dt_peft_name(of.name, path);
-    const int64_t n = t->of_expert ? of.shape[0] : 1, *size = &of.shape[t->of_expert], r = rank_of(l, path),
+    const struct path p = path_of_parameter(of.name);
+    const int64_t n = t->of_expert ? of.shape[0] : 1, *size = &of.shape[t->of_expert], r = rank_of(l, &p),
                   n_in = size[t->in_first ? 0 : 1], n_out = size[t->in_first ? 1 : 0];
-    const double scale = scale_of(l, path);
+    const double scale = scale_of(l, &p);
     DT_TRY(add(u, of.name, "lora_A.weight", n * r, n_in, true, scale));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
@@ -347,12 +428,11 @@ static void count_depths(dt_unit *u)
 /* Add the adapter of a table [rows, cols]: A is zero and B is random, regardless of `init`. */
 static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
-    char module[DT_NAME_MAX];
-    module_of(t, module);
-    const int64_t r = rank_of(l, module);
-    const double scale = scale_of(l, module);
-    DT_TRY(add(u, module, "lora_embedding_A", r, t->shape[0], true, scale));
-    DT_TRY(add(u, module, "lora_embedding_B", t->shape[1], r, true, scale));
+    const struct path p = path_of(t);
+    const int64_t r = rank_of(l, &p);
+    const double scale = scale_of(l, &p);
+    DT_TRY(add(u, p.here, "lora_embedding_A", r, t->shape[0], true, scale));
+    DT_TRY(add(u, p.here, "lora_embedding_B", t->shape[1], r, true, scale));
     u->tensors[u->n_tensors - 1].init_std = 1;
     return DT_OK;
 }
@@ -411,7 +491,7 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
         count_depths(&units[u]);
     }
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
-    list_layers(mc, units, n_units, layers, sizeof layers);
+    list_layers(l, mc, units, n_units, layers, sizeof layers);
     DT_CHECK(
         n_found > 0 || !l->lenient, DT_ERR_DATA,
         "this adapter belongs to another model: its modules (%s%s) are not layers of this one, whose layers are %s",
@@ -426,14 +506,9 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
 /* Names are those of dtrain or, of modules with other names in transformers, of PEFT. */
 static bool is_saved_by(const char *name, const dt_tensor *t)
 {
-    char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
     if (t->adapter_scale != 0) return false;
-    module_of(t, module);
-    if (module_is_within(module, name)) return true;
-    if (!t->renamings) return false;
-    dt_peft_tensor_name(t, path);
-    *strrchr(path, '.') = '\0';
-    return module_is_within(path, name);
+    const struct path p = path_of(t);
+    return module_is_within(p.here, name) || (t->renamings && module_is_within(p.there, name));
 }
 
 static bool saves_any(const char *name, const dt_unit *units, int n_units)
@@ -500,8 +575,14 @@ bool dt_adapted_next(dt_adapted *at, const dt_unit *units, int n_units)
     for (; at->next_unit < n_units; at->next_unit++, at->next_tensor = 0) {
         const dt_unit *u = &units[at->next_unit];
         while (at->next_tensor < u->n_tensors) {
-            at->of_parameter = u->tensors[at->next_tensor].adapter_experts > 0;
-            if (is_a_of(&u->tensors[at->next_tensor++], at->module)) return true;
+            const dt_tensor *t = &u->tensors[at->next_tensor++];
+            at->of_parameter = t->adapter_experts > 0;
+            if (!is_a_of(t, at->module)) continue;
+            if (at->of_parameter)
+                dt_peft_name(at->module, at->path);
+            else
+                dt_peft_tensor_name(t, at->path), *strstr(at->path, ".lora_") = '\0';
+            return true;
         }
     }
     return false;

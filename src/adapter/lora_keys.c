@@ -6,9 +6,9 @@
 
 static dt_err check_alone(const dt_config *cfg)
 {
-    static const char *const keys[] = {"alpha", "dropout",          "use_rslora",   "target_modules",
-                                       "init",  "modules_to_save",  "rank_pattern", "alpha_pattern",
-                                       "path",  "target_parameters"};
+    static const char *const keys[] = {"alpha", "dropout",           "use_rslora",   "target_modules",
+                                       "init",  "modules_to_save",   "rank_pattern", "alpha_pattern",
+                                       "path",  "target_parameters", "parts"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");
@@ -67,8 +67,27 @@ static dt_err read_modules(dt_modules *m, const dt_config *cfg, const char *key,
     return DT_OK;
 }
 
+static dt_err read_parts(dt_lora *l, const dt_config *cfg)
+{
+    char **words;
+    int n;
+    unsigned part = 0;
+    dt_err err = DT_OK;
+    l->parts = 0;
+    DT_TRY(dt_config_split(cfg->lora_parts, &words, &n));
+    for (int i = 0; i < n && err == DT_OK; i++, l->parts |= part)
+        if (!dt_lora_has_part(words[i], &part))
+            err = dt_config_fail(cfg, "lora", "parts", "expected a list of tower, projector and llm, found %.100s",
+                                 words[i]);
+    dt_list_free(words, n);
+    DT_TRY(err);
+    DT_CONFIG_CHECK(n > 0, cfg, "lora", "parts", "expected at least one of tower, projector and llm, found none");
+    return DT_OK;
+}
+
 static dt_err read_keys(dt_lora *l, const dt_config *cfg)
 {
+    DT_TRY(read_parts(l, cfg));
     DT_TRY(read_modules(&l->target_modules, cfg, "target_modules", cfg->lora_target_modules));
     DT_TRY(read_modules(&l->target_parameters, cfg, "target_parameters", cfg->lora_target_parameters));
     DT_CONFIG_CHECK(!l->target_parameters.pattern, cfg, "lora", "target_parameters",
@@ -220,6 +239,8 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
                            const dt_unit *units, int n_units)
 {
     dt_lora now = {0};
+    char parts[DT_LORA_PARTS_MAX];
+    const unsigned has = dt_lora_parts_of(l, mc, units, n_units);
     DT_TRY(check_shared(l, of));
     DT_TRY(check_can_be_keys(l, of));
     DT_TRY(check_alphas(l, of));
@@ -229,6 +250,9 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
     dt_err err = read_keys(&now, cfg);
+    const bool same_parts = has == 0 || has == now.parts;
+    if (err == DT_OK) err = settle(cfg, of, "parts", same_parts, strdup(dt_lora_parts_text(has, parts)));
+    if (!same_parts) now.parts = has;
     if (err == DT_OK) err = settle_lists(cfg, l, of, dt_lora_compare(&now, l, mc, units, n_units));
     dt_lora_free(&now);
     if (err != DT_OK) return err;

@@ -293,7 +293,7 @@ dt_err dt_lora_read(dt_lora *l, const char *dir)
 {
     char file[PATH_MAX];
     dt_spec root;
-    *l = (dt_lora){.alpha = 8, .lenient = true};
+    *l = (dt_lora){.alpha = 8, .lenient = true, .parts = DT_LORA_ALL_PARTS};
     DT_CHECK(dt_is_directory(dir), DT_ERR_DATA, "%s: expected a directory with %s and %s", dir, DT_PEFT_CONFIG,
              DT_PEFT_TENSORS);
     if (!dt_is_in(file, dir, DT_PEFT_CONFIG)) return no_adapter(dir);

@@ -68,18 +68,14 @@ static json_t *patterns(const dt_module_value *values, int n)
 }
 
 /* Names are written as given. Patterns and defaults are written as whole paths, which every program interprets alike.
- * Names would also match layers of a tower, which have no adapters here. */
+ * In a vision-language model names may also match layers of parts without adapters. */
 static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     dt_adapted at = {0};
-    char path[DT_PEFT_NAME_MAX];
     if (l->target_modules.n > 0 && !mc->vision) return list(l->target_modules.list, l->target_modules.n);
     json_t *all = json_array();
-    while (dt_adapted_next(&at, units, n_units)) {
-        if (at.of_parameter) continue;
-        dt_peft_name(at.module, path);
-        json_array_append_new(all, json_string(path));
-    }
+    while (dt_adapted_next(&at, units, n_units))
+        if (!at.of_parameter) json_array_append_new(all, json_string(at.path));
     return all;
 }
 

@@ -92,8 +92,7 @@ static bool ends(const char *name, const char *with)
     return len > n && strcmp(name + len - n, with) == 0;
 }
 
-/* SigLIP's attention pooling, which no supported model uses. */
-static bool is_pooling(const char *name)
+bool dt_stored_is_pooling(const char *name)
 {
     const char *of = begins(name, "model.") ? name + strlen("model.") : name;
     of = begins(of, "vision_tower.") ? of + strlen("vision_tower.") : of;
@@ -117,7 +116,7 @@ bool dt_stored_is_ignored(const char *name)
                                           "activation_scale", ".input_scale"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends(name, endings[i])) return true;
-    return is_pooling(name) || dt_stored_is_not_text(name);
+    return dt_stored_is_pooling(name) || dt_stored_is_not_text(name);
 }
 
 bool dt_stored_is_fp8(const dt_st_tensor *t) { return strcmp(t->dtype, "F8_E4M3") == 0; }

@@ -266,9 +266,9 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = dt_take(a, norm, 1, sizeof(float));
-        m->s.low_x =
+        m->s.low.x =
             dt_take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_of(m, N_LINEARS, low_n_in), m->elem);
-        m->s.low_d = dt_take(a, m->opt.max_tok, r, m->elem);
+        m->s.low.d = dt_take(a, m->opt.max_tok, r, m->elem);
     }
     place_tied_sums(m, a);
     const size_t from = a->used;

@@ -111,7 +111,7 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
     DT_TRY(divide(m, k->y, n));
     DT_TRY(m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream));
     DT_TRY(dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld,
-                               (struct low_rows){n, token_key, NULL}, k->low));
+                               (struct low_rows){n, token_key, NULL, m->s.low}, k->low));
     const float cap = (float)m->mc->final_softcap;
     return cap > 0 && n > 0 ? m->ops->softcap(m->dev, k->logits, cap, n, m->V, k->logits_ld, m->stream) : DT_OK;
 }
@@ -132,7 +132,7 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     if (dout) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, dout, m->stream));
     if (m->head.n_low > 0) {
         DT_TRY(dt_low_rank_backward(m, &m->head, &h->w.head, &h->to_head, k->y, k->logits, ld, k->dy,
-                                    (struct low_rows){n, token_key, NULL}, k->low));
+                                    (struct low_rows){n, token_key, NULL, m->s.low}, k->low));
         dy.addend = k->dy;
         dy.ldd = m->C;
         dy.addend_dtype = m->opt.dtype;

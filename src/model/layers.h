@@ -25,6 +25,12 @@ struct low_rank {
     int first, n_parts; /* parts first .. first + n_parts - 1 of the linear layer */
 };
 
+/** Work space of backward for a number of rows. */
+struct low_work {
+    void *x; /* [rows, widest n_in with adapters]: their input after dropout; forward uses it, too */
+    void *d; /* [rows, maximum r]: gradient of h */
+};
+
 /** Low-rank adapter of a lookup table with n_rows rows: x += h Bt with h[t, k] = scale A[k, id[t]]. Its part covers
  *  all of x. The r elements of A for a token are n_rows apart. The lookup treats A as a table of
  *  r n_rows rows with one element each. */

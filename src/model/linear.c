@@ -32,6 +32,11 @@ static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
                        .finer = l->finer};
 }
 
+static struct low_rows low_rows_of(const dt_model *m, int64_t n_rows, const struct with_matmul *with)
+{
+    return with->low_rows ? *with->low_rows : dt_low_rank_tokens(m, n_rows, with->group_start);
+}
+
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with)
 {
@@ -50,7 +55,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
     add_to_matmul(m, &with, &mm);
     add_groups(l, with.group_start, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
-    return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows, with.group_start), with.low);
+    return dt_low_rank_forward(m, l, w, x, y, y_ld, low_rows_of(m, n_rows, &with), with.low);
 }
 
 /* dW = dy^T x, or x^T dy if the matrix is stored transposed, and the bias gradient: column sums of dy. */
@@ -112,8 +117,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                                      g->accumulate, m->stream));
     DT_TRY(dt_linear_weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows, with.group_start));
     if (l->n_low > 0) {
-        const struct low_rows rows = dt_low_rank_tokens(m, n_rows, with.group_start);
-        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, rows, with.low));
+        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, low_rows_of(m, n_rows, &with), with.low));
         with.addend = dx;
     }
     return dx ? dt_linear_input_gradient(m, l, w, dy, dy_ld, dx, dx_ld, with, n_rows) : DT_OK;

@@ -28,7 +28,7 @@ static bool drops(const dt_model *m, struct low_rows rows)
 
 struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows, const int32_t *group_start)
 {
-    return (struct low_rows){n_rows, group_start ? NULL : m->device.token_key, group_start};
+    return (struct low_rows){n_rows, group_start ? NULL : m->device.token_key, group_start, m->s.low};
 }
 
 /* A matmul with the A or B of each expert, or with the only one. */
@@ -45,8 +45,8 @@ static dt_err take_input(const dt_model *m, const struct linear *l, const void *
 {
     *in = x;
     if (!drops(m, rows)) return DT_OK;
-    *in = m->s.low_x;
-    return drop_input(m, l, x, m->s.low_x, rows);
+    *in = rows.work.x;
+    return drop_input(m, l, x, rows.work.x, rows);
 }
 
 static dt_err scale(const dt_model *m, const struct low_rank *a, void *h, int64_t n_rows)
@@ -129,7 +129,7 @@ static dt_err h_gradient(const dt_model *m, const struct linear *l, const struct
     group(l, rows, p->n_out * p->r, &dh);
     dh.lda = dy_ld;
     dh.ldc = a->r;
-    return m->ops->matmul(m->dev, &dh, dt_at(dy, p->first_out, m->elem), b, dt_at(m->s.low_d, p->first_r, m->elem),
+    return m->ops->matmul(m->dev, &dh, dt_at(dy, p->first_out, m->elem), b, dt_at(rows.work.d, p->first_r, m->elem),
                           m->stream);
 }
 
@@ -150,7 +150,7 @@ static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct
     if (!to) return DT_OK;
     group(l, rows, a->r * l->n_in, &mm);
     mm.accumulate = g->accumulate;
-    return m->ops->matmul(m->dev, &mm, m->s.low_d, in, to, m->stream);
+    return m->ops->matmul(m->dev, &mm, rows.work.d, in, to, m->stream);
 }
 
 /* The gradient of D(x): dh A, summed over all adapters. */
@@ -160,7 +160,7 @@ static dt_err input_gradient(const dt_model *m, const struct linear *l, const st
     dt_matmul mm = dt_dense_matmul(rows.n, l->n_in, a->r, false, false, m->opt.dtype, m->opt.dtype);
     group(l, rows, a->r * l->n_in, &mm);
     mm.accumulate = !first;
-    return m->ops->matmul(m->dev, &mm, m->s.low_d, dt_weight(w, a->a), dx, m->stream);
+    return m->ops->matmul(m->dev, &mm, rows.work.d, dt_weight(w, a->a), dx, m->stream);
 }
 
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
@@ -175,11 +175,11 @@ dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_
             const struct low_part *p = &l->part[a->first + i];
             DT_TRY(part_backward(m, l, a, p, dt_weight(w, p->b), g, h, dy, dy_ld, rows));
         }
-        DT_TRY(scale(m, a, m->s.low_d, rows.n));
+        DT_TRY(scale(m, a, rows.work.d, rows.n));
         DT_TRY(a_gradient(m, l, a, g, in, rows));
-        DT_TRY(input_gradient(m, l, a, w, dx, k == 0, rows));
+        if (dx) DT_TRY(input_gradient(m, l, a, w, dx, k == 0, rows));
     }
-    return drops(m, rows) ? drop_input(m, l, dx, dx, rows) : DT_OK;
+    return dx && drops(m, rows) ? drop_input(m, l, dx, dx, rows) : DT_OK;
 }
 
 dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
@@ -188,7 +188,7 @@ dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, con
     const struct low_rank *a = l->low;
     DT_EXPECT(l->n_low == 1 && a->n_parts == 1);
     DT_TRY(h_gradient(m, l, a, l->part, dt_weight(w, l->part->b), dy, dy_ld, rows));
-    DT_TRY(scale(m, a, m->s.low_d, rows.n));
+    DT_TRY(scale(m, a, rows.work.d, rows.n));
     return input_gradient(m, l, a, w, dx, true, rows);
 }
 
@@ -223,11 +223,11 @@ dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_vi
     const struct low_rank *a = &m->low_table[of].low;
     const int32_t n_learned = of == LOW_TOKENS ? m->n_learned : m->n_tok;
     if (a->r == 0) return DT_OK;
-    const struct low_rows rows = {.n = m->n_tok};
+    const struct low_rows rows = {.n = m->n_tok, .work = m->s.low};
     DT_TRY(
         part_backward(m, NULL, a, &m->low_table[of].part, m->s.table_b[of], g, m->s.table_h[of], m->s.dx, m->C, rows));
     if (!dt_is_trained(a->a)) return DT_OK;
-    DT_TRY(scale(m, a, m->s.low_d, m->n_tok));
-    return m->ops->embedding_backward(m->dev, m->s.low_d, m->device.low_at[of], m->device.low_order[of],
+    DT_TRY(scale(m, a, m->s.low.d, m->n_tok));
+    return m->ops->embedding_backward(m->dev, m->s.low.d, m->device.low_at[of], m->device.low_order[of],
                                       dt_gradient(g, a->a), n_learned * a->r, 1, m->opt.dtype, g->dtype, m->stream);
 }

@@ -112,8 +112,7 @@ struct scratch {
     float *dweight;               /* [T,k] */
     void *dlogits;                /* [T,E] */
     int64_t attention_elems;
-    void *low_x; /* [T, widest n_in with adapters]: their input after dropout */
-    void *low_d; /* [T, maximum r]: gradient of h */
+    struct low_work low;
     /* Table adapters, kept from forward to backward: h [T, r] and a copy of B [C, r]. Backward needs nothing else of
      * their unit. */
     void *table_h[N_LOW_TABLES], *table_b[N_LOW_TABLES];
@@ -482,15 +481,15 @@ struct with_matmul {
     const void *addend;
     const void *bias; /* instead of the layer's own, which is in another unit; NULL: its own */
     dt_epilogue epilogue;
-    void *act_in;               /* leading dimension: that of the output */
-    bool act_of_aux;            /* act_of_aux of dt_matmul, for act_in */
-    void *low;                  /* h of the layer's adapters: written by forward, read by backward */
-    const int32_t *group_start; /* of a layer of experts: the first row of each (dt_matmul) */
+    void *act_in;                    /* leading dimension: that of the output */
+    bool act_of_aux;                 /* act_of_aux of dt_matmul, for act_in */
+    void *low;                       /* h of the layer's adapters: written by forward, read by backward */
+    const struct low_rows *low_rows; /* NULL: dt_low_rank_tokens */
+    const int32_t *group_start;      /* of a layer of experts: the first row of each (dt_matmul) */
 };
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with);
-/** Gradients of the trained weights and bias into g, and of x into dx. dx NULL: not needed; only for layers without
- *  adapters. No addend. */
+/** Gradients of the trained weights and bias into g, and of x into dx. dx NULL: not needed. No addend. */
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
                           struct with_matmul with, int64_t n_rows);
@@ -508,6 +507,7 @@ struct low_rows {
     int64_t n;
     const uint64_t *token_key;
     const int32_t *group_start; /* of a layer of experts, whose adapters have no dropout */
+    struct low_work work;
 };
 /** All tokens; or all rows of a layer of experts. */
 struct low_rows dt_low_rank_tokens(const dt_model *m, int64_t n_rows, const int32_t *group_start);
@@ -517,10 +517,11 @@ dt_err dt_low_rank_project(const dt_model *m, const struct linear *l, const dt_p
 /** The same, and y += low Bt. */
 dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
                            int64_t y_ld, struct low_rows rows, void *low);
-/** Gradients of the trained adapters into g; dx = the contribution of all to the gradient of x. */
+/** Gradients of the trained adapters into g; dx = the contribution of all to the gradient of x; NULL: not needed. dx
+ *  may be x if one adapter has all columns of h. */
 dt_err dt_low_rank_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                             const void *x, const void *dy, int64_t dy_ld, void *dx, struct low_rows rows, void *low);
-/** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low_d; then the
+/** The two parts of dt_low_rank_backward for a layer of experts: dx, with the gradient of h in s.low.d; then the
  *  gradients of the adapters, from x and dy whose products are to be summed. low: overwritten. */
 dt_err dt_low_rank_input_gradient(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *dy,
                                   int64_t dy_ld, void *dx, struct low_rows rows);

@@ -99,7 +99,10 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->of_expert = k->flags & PER_EXPERT;
     t->expert = expert;
     t->split = k->flags & BATCHED ? -1 : linear && in_first ? !is->split : is->split;
-    t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
+    t->site = b->tower && !linear                     ? DT_SITE_NONE
+              : b->unit->role == DT_UNIT_CARRIED      ? DT_SITE_IDLE
+              : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT
+                                                      : is->site;
     if (b->mc->family->peft_names_experts && (k->slot == SLOT_UP || k->slot == SLOT_DOWN)) t->site = DT_SITE_NONE;
     t->quantisable = !b->tower && linear && k->slot != SLOT_ROUTER && k->slot != SLOT_MLP_GATE;
     return DT_OK;

@@ -1,7 +1,10 @@
 /* frozen_model.c - a frozen model uses ZeRO like a trained one, and so the same stages, transports and checkpoint
  * reader. */
 #include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/safetensors.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,16 +27,17 @@ static dt_err attach(dt_frozen_model *f)
                    : dt_lora_store_base(&f->lora, f->units, f->n_units);
 }
 
-/* Adapters of a whole model with images name the path of its language model. */
+/* Adapters of a whole model with images name the path of its language model, or of its tower. */
 static dt_err settle_part(dt_frozen_model *f)
 {
-    dt_lora l;
-    if (f->model_part != DT_MODEL_USUAL || !f->adapter) return DT_OK;
-    DT_TRY(dt_lora_read(&l, f->adapter));
-    for (int i = l.target_modules.pattern ? -1 : 0; i < l.target_modules.n; i++)
-        if (strstr(i < 0 ? l.target_modules.pattern : l.target_modules.list[i], "language_model"))
+    char path[PATH_MAX];
+    dt_safetensors s = {0};
+    if (f->model_part != DT_MODEL_USUAL || !f->adapter || !dt_is_in(path, f->adapter, DT_PEFT_TENSORS)) return DT_OK;
+    DT_TRY(dt_safetensors_open(&s, path));
+    for (int i = 0; i < s.n_tensors; i++)
+        if (strstr(s.tensors[i].name, ".language_model.") || strstr(s.tensors[i].name, ".visual."))
             f->model_part = DT_MODEL_WHOLE;
-    dt_lora_free(&l);
+    dt_safetensors_close(&s);
     return DT_OK;
 }
 

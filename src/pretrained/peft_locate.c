@@ -97,6 +97,22 @@ static dt_err check_apart(const locate_job *job, const dt_st_tensor *t, const dt
     return DT_OK;
 }
 
+/* An adapter that changes no result: of a block after the features, or of SigLIP's pooling. */
+static bool is_idle(const char *name, const dt_stored_slot *slots, int n_slots)
+{
+    char path[DT_PEFT_NAME_MAX];
+    const size_t n = strlen(DT_PEFT_PREFIX);
+    const char *of = strncmp(name, DT_PEFT_PREFIX, n) == 0 ? name + n : name, *part = strstr(of, ".lora_");
+    bool is = part && dt_stored_is_pooling(of);
+    for (int i = 0; i < n_slots && part && !is; i++) {
+        if (slots[i].tensor->site != DT_SITE_IDLE) continue;
+        dt_peft_tensor_name(slots[i].tensor, path);
+        *strrchr(path, '.') = '\0';
+        is = strlen(path) == (size_t)(part - of) && strncmp(path, of, strlen(path)) == 0;
+    }
+    return is;
+}
+
 static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     const dt_safetensors *s = job->s;
@@ -104,14 +120,11 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     for (int i = 0; i < n_slots; i++) DT_TRY(locate_slot(job, &slots[i], &map->locations[i]));
     DT_TRY(locate_tied(job, slots, n_slots, map));
     for (int i = 0; i < s->n_tensors; i++) {
-        if (job->used[i] || is_copy(s->tensors[i].name)) continue;
+        const char *name = s->tensors[i].name;
+        if (job->used[i] || is_copy(name) || is_idle(name, slots, n_slots)) continue;
         DT_TRY(check_apart(job, &s->tensors[i], slots, n_slots));
-        return dt_fail(DT_ERR_DATA,
-                       "%s: tensor `%.200s`: this model has no such tensor, or %s lists no adapter for it%s", job->file,
-                       s->tensors[i].name, DT_PEFT_CONFIG,
-                       strstr(s->tensors[i].name, "vision_tower.") || strstr(s->tensors[i].name, ".visual.")
-                           ? "; a vision tower cannot have adapters"
-                           : "");
+        return dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: this model has no such tensor, or %s lists no adapter for it",
+                       job->file, name, DT_PEFT_CONFIG);
     }
     return DT_OK;
 }

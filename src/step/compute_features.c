@@ -467,12 +467,18 @@ static dt_err prepare_to_make(making *k)
     return DT_OK;
 }
 
+/* What the cache counts. */
+static const char *noun(const making *k)
+{
+    return k->t->mc->vision->tiles ? "different tiles of images" : "different images";
+}
+
 static dt_err make_missing(making *k)
 {
     char text[24];
     const double begin_s = k->said_s = dt_now_s();
-    DT_INFO("computing features of %" PRId64 " of %" PRId64 " different images, to be cached in %s: %s", k->n_missing,
-            k->n_distinct, k->dir, dt_format_bytes((double)k->n_rows * (double)dt_feature_nbytes(&k->kind), text));
+    DT_INFO("computing features of %" PRId64 " of %" PRId64 " %s, to be cached in %s: %s", k->n_missing, k->n_distinct,
+            noun(k), k->dir, dt_format_bytes((double)k->n_rows * (double)dt_feature_nbytes(&k->kind), text));
     DT_TRY(dt_comm_agree(k->t->comm, prepare_to_make(k)));
     for (int64_t base = 0, end; base < k->n_passes; base = end) {
         for (end = base + 1; end < k->n_passes; end++)
@@ -546,7 +552,7 @@ static dt_err make_all(making *k)
         dt_features_close(*f);
         DT_TRY(open_files(k, f));
     } else if (k->n_distinct > 0) {
-        DT_INFO("features of %" PRId64 " different images are cached in %s", k->n_distinct, k->dir);
+        DT_INFO("features of %" PRId64 " %s are cached in %s", k->n_distinct, noun(k), k->dir);
     }
     return dt_comm_agree(comm, give_all(k));
 }

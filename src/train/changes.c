@@ -54,6 +54,7 @@ static const struct {
     {"lora", "target_modules", CHANGE_OF_SET},
     {"lora", "target_parameters", CHANGE_OF_SET},
     {"lora", "modules_to_save", CHANGE_OF_SET},
+    {"lora", "parts", CHANGE_OF_SET},
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
     {"vision", "train", CHANGE_OF_SET},

@@ -73,12 +73,36 @@ static dt_err save_paths(dt_run *run)
     return DT_OK;
 }
 
+/* A part has adapters, or is trained as a whole. */
+static dt_err check_adapted(dt_run *run)
+{
+    struct run_parts *p = &run->parts;
+    const dt_config *cfg = &run->cfg;
+    dt_lora l = {0};
+    DT_TRY(dt_lora_from_keys(&l, cfg));
+    const unsigned adapted = l.parts, others = adapted & ~(unsigned)DT_LORA_LANGUAGE;
+    const bool by_default = !l.target_modules.pattern && l.target_modules.n == 0;
+    dt_lora_free(&l);
+    DT_CONFIG_CHECK(!others || !by_default, cfg, "lora", "parts",
+                    "tower and projector have no layers with adapters by default; set lora.target_modules, such as "
+                    "all-linear");
+    if (adapted & DT_LORA_PROJECTOR && !dt_config_differs(cfg, "vision", "train")) p->projector = false;
+    DT_CONFIG_CHECK(!(p->tower && adapted & DT_LORA_TOWER) && !(p->projector && adapted & DT_LORA_PROJECTOR), cfg,
+                    "lora", "parts",
+                    "%s has a part that vision.train = %s trains as a whole; leave it out of one of the two keys",
+                    cfg->lora_parts, cfg->vision_train);
+    DT_CONFIG_CHECK(p->llm || !(adapted & DT_LORA_LANGUAGE), cfg, "vision", "train",
+                    "expected llm in the list, because lora.r above 0 trains adapters of the language model "
+                    "(lora.parts = %s)",
+                    cfg->lora_parts);
+    return DT_OK;
+}
+
 dt_err run_save_parts(dt_run *run)
 {
-    const struct run_parts *p = &run->parts;
+    struct run_parts *p = &run->parts;
     if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
-    DT_CONFIG_CHECK(p->llm, &run->cfg, "vision", "train",
-                    "expected llm in the list, because lora.r above 0 trains adapters of the language model");
+    DT_TRY(check_adapted(run));
     if (run->mc.vision->grids) {
         DT_TRY(save_paths(run));
     } else {
@@ -112,6 +136,8 @@ dt_err run_choose_parts(dt_run *run)
     dt_err err = DT_OK;
     run->parts = (struct run_parts){0};
     DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "vision", "train"), &run->cfg, "vision", "train",
+                    "the model has no tower; leave this key out");
+    DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "lora", "parts"), &run->cfg, "lora", "parts",
                     "the model has no tower; leave this key out");
     if (!run->mc.vision) return DT_OK;
     if (!run->mc.vision->grids) warn_of_projector(run);
@@ -188,11 +214,13 @@ dt_err run_check_features(dt_run *run)
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];
+            const bool adapted = t->adapter_scale != 0;
             DT_CONFIG_CHECK(!t->trainable || dt_stored_section_of(t->name) != DT_STORED_TOWER, cfg, "vision",
                             "feature_cache",
-                            "features can only be cached for a frozen tower, but vision.train = %s trains it; leave "
-                            "one of the two keys out",
-                            cfg->vision_train);
+                            "features can only be cached for a frozen tower, but %s = %s trains %s; leave one of the "
+                            "two keys out",
+                            adapted ? "lora.parts" : "vision.train", adapted ? cfg->lora_parts : cfg->vision_train,
+                            adapted ? "its adapters" : "it");
         }
     return DT_OK;
 }

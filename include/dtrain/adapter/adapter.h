@@ -55,6 +55,13 @@ typedef struct dt_module_value {
     double value;
 } dt_module_value;
 
+/** Parts of a vision-language model. A model without images is a language model. */
+enum { DT_LORA_TOWER = 1, DT_LORA_PROJECTOR = 2, DT_LORA_LANGUAGE = 4, DT_LORA_ALL_PARTS = 7, DT_LORA_PARTS_MAX = 24 };
+/** The part that a word of lora.parts means: tower, projector or llm. False: another word. */
+bool dt_lora_has_part(const char *word, unsigned *part);
+/** The words, as in "tower, llm". Returns text. */
+const char *dt_lora_parts_text(unsigned parts, char text[DT_LORA_PARTS_MAX]);
+
 /** Description of a model's adapters: [lora] of a configuration, or an adapter_config.json. {0}: none. Freed with
  *  dt_lora_free. */
 typedef struct dt_lora {
@@ -64,6 +71,7 @@ typedef struct dt_lora {
     dt_lora_init init;
     dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
     dt_modules target_parameters; /* a list: of experts and routers */
+    unsigned parts;               /* where target_modules selects layers; 0: in the language model */
     /* trained whole, without adapters: all modules whose path ends with the characters of a name, and modules in
      * them */
     dt_modules modules_to_save;
@@ -101,6 +109,8 @@ typedef struct dt_lora_alike {
 } dt_lora_alike;
 dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
                               int n_units);
+/** The parts in which it selects layers of these units. */
+unsigned dt_lora_parts_of(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
 /** Check that the names in target_parameters are of experts. DT_ERR_USAGE; DT_ERR_DATA if l is lenient. */
 dt_err dt_lora_check_parameters(const dt_lora *l, const dt_unit *units, int n_units);
 /** Check that every pattern of rank_pattern matches an adapter. DT_ERR_USAGE. */
@@ -160,7 +170,8 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
 
 /** Iterator over the adapted modules of units. {0} to begin. */
 typedef struct dt_adapted {
-    char module[DT_NAME_MAX]; /* or the parameter */
+    char module[DT_NAME_MAX];    /* or the parameter */
+    char path[DT_PEFT_NAME_MAX]; /* in PEFT's format */
     bool of_parameter;
     int next_unit, next_tensor; /* where the search continues */
 } dt_adapted;

@@ -161,6 +161,8 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
 
 /** The name without "transformer."; NULL: it does not begin with that. */
 const char *dt_stored_bare_name(const char *name);
+/** Is it of SigLIP's attention pooling, which no supported model uses? */
+bool dt_stored_is_pooling(const char *name);
 /** Is it a buffer that is not a weight? */
 bool dt_stored_is_ignored(const char *name);
 /** Is it a tensor of DT_EXACT, by its name? It is float in files of every type. */

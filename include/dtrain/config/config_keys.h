@@ -336,8 +336,10 @@
          "layers that get adapters: comma-separated tensor-name components (q_proj, layers.0.mlp.up_proj), " \
          "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn; " \
          "Phi-3: qkv_proj). all-linear excludes embeddings and the head: name them to adapt them (embed_tokens, " \
-         "lm_head; GPT-2: wte, wpe). In a vision-language model, names and patterns match only layers of the " \
-         "language model") \
+         "lm_head; GPT-2: wte, wpe). Of a vision-language model, it selects layers in lora.parts") \
+    TEXT(lora, parts, "llm", \
+         "parts of a vision-language model in which target_modules selects layers, comma separated: tower, " \
+         "projector, llm (the language model)") \
     TEXT(lora, target_parameters, "", \
          "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
          "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \

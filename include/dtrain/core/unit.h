@@ -43,6 +43,7 @@ typedef enum dt_tensor_kind {
 /** Which settings of adapters include a matrix. */
 typedef enum dt_adapter_site {
     DT_SITE_NONE,
+    DT_SITE_IDLE,      /* never, because nothing is computed with it; PEFT's adapters of it are ignored */
     DT_SITE_PARAMETER, /* only as a parameter: transformers has it, but not as a layer */
     DT_SITE_NAMED,     /* only if its module is named */
     DT_SITE_LINEAR,    /* also as one of all linear layers */

@@ -303,8 +303,8 @@ static void print_vision(const run_info *r)
            " pixels, each %" PRId64 " token%s; projector %s\n",
            v->tower->name, v->n_blocks, v->blocks->hidden_size, v->grids ? "cells of images" : "images", v->image_size,
            v->image_size, v->n_tokens, v->n_tokens == 1 ? "" : "s", dt_projector_name(v->projector.type));
-    if (r->has_config)
-        printf("  trained      %s%s\n", r->cfg.vision_train, r->cfg.lora_r > 0 ? " (llm: its adapters)" : "");
+    if (r->has_config) printf("  trained      %s\n", r->cfg.vision_train);
+    if (r->has_config && r->cfg.lora_r > 0) printf("  adapters     %s\n", r->cfg.lora_parts);
 }
 
 static void print_text(const run_info *r)

@@ -11,6 +11,8 @@ static const float PROJECTOR_EPS = 1e-5f;
 
 static bool drops(const dt_model *m) { return m->opt.training && m->vision->config->projector.dropout > 0; }
 
+static bool drops_any(const dt_model *m) { return drops(m) || (m->opt.training && m->opt.adapter_dropout > 0); }
+
 static bool is_main(const dt_model *m, const struct projector *j) { return j == &m->vision->projector; }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -33,6 +35,7 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, stru
                                  : "linear_fc%d",
                  i + 1);
         j->layer[i] = dt_linear_at(m, u, linear, i == 0 ? p->n_in : p->hidden_size, last ? p->n_out : p->hidden_size);
+        j->layer[i].layer = PROJECTOR_LAYER - unit, j->layer[i].site = (enum slot)i; /* keys of dropout */
         complete = complete && dt_exists(j->layer[i].w);
         if (last) continue;
         snprintf(norm, sizeof norm, "norm_%d", i + 1);
@@ -73,6 +76,20 @@ static void place_out(const dt_model *m, struct projector *j, struct arena *a)
                             .sum = dt_take(a, pools ? N : 0, D, sizeof(float))};
 }
 
+static void place_adapters(const dt_model *m, struct projector *j, struct arena *a)
+{
+    const int64_t R = dt_vision_max_rows(m);
+    int64_t most_r = 0, widest = 0;
+    for (int i = 0; i < j->config->n_layers; i++) {
+        const struct linear *l = &j->layer[i];
+        j->low[i] = dt_take(a, R, l->low_r, m->elem);
+        most_r = dt_max_i64(most_r, l->low_r);
+        if (l->n_low > 0) widest = dt_max_i64(widest, l->n_in);
+    }
+    j->low_work.x = dt_take(a, m->opt.training && m->opt.adapter_dropout > 0 ? R : 0, widest, m->elem);
+    j->low_work.d = dt_take(a, m->opt.training ? R : 0, most_r, m->elem);
+}
+
 static void place_pre_norm(const dt_model *m, struct projector *j, struct arena *a)
 {
     const int64_t R = j->config->pre_norm ? dt_vision_max_rows(m) : 0;
@@ -87,11 +104,12 @@ void dt_projector_place(const dt_model *m, struct projector *j, struct arena *de
     const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in;
     place_out(m, j, device);
     for (int i = 0; i < j->config->n_layers - 1; i++) place_hidden(m, j, device, i);
-    if (is_main(m, j)) j->keys = dt_take_span(staging, device, drops(m) ? (size_t)R * sizeof(uint64_t) : 0);
+    if (is_main(m, j)) j->keys = dt_take_span(staging, device, drops_any(m) ? (size_t)R * sizeof(uint64_t) : 0);
     j->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
     j->x = given ? j->features.device : dt_take(device, R, n_in, m->elem);
     j->dx = dt_take(device, m->vision->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
     place_pre_norm(m, j, device);
+    place_adapters(m, j, device);
 }
 
 void dt_projector_list_images(const struct vision *v, int64_t n_images, int32_t *image)
@@ -124,6 +142,16 @@ dt_err dt_projector_stage(dt_model *m, const dt_batch *b)
     return dt_span_ahead(m, keys, (size_t)R * sizeof *key);
 }
 
+static const uint64_t *keys_of(const dt_model *m)
+{
+    return (const uint64_t *)(const void *)m->vision->projector.keys.device;
+}
+
+static struct low_rows low_rows_of(const dt_model *m, const struct projector *j)
+{
+    return (struct low_rows){.n = dt_vision_rows(m->vision), .token_key = keys_of(m), .work = j->low_work};
+}
+
 static uint64_t dropout_key(const dt_model *m, int i) { return dt_dropout_key(m, PROJECTOR_LAYER - i, SITE_MLP); }
 
 static dt_err drop(const dt_model *m, const struct projector *j, int i, void *x)
@@ -131,9 +159,8 @@ static dt_err drop(const dt_model *m, const struct projector *j, int i, void *x)
     const struct vision *v = m->vision;
     const dt_projector_config *p = j->config;
     if (!m->train || !is_main(m, j) || !drops(m)) return DT_OK;
-    return m->ops->dropout(m->dev, x, NULL, x, (float)p->dropout, dropout_key(m, i),
-                           (const uint64_t *)(const void *)j->keys.device, dt_vision_rows(v), p->hidden_size,
-                           m->opt.dtype, m->stream);
+    return m->ops->dropout(m->dev, x, NULL, x, (float)p->dropout, dropout_key(m, i), keys_of(m), dt_vision_rows(v),
+                           p->hidden_size, m->opt.dtype, m->stream);
 }
 
 /* The activation, dropout and norm after layer i. */
@@ -196,12 +223,13 @@ static dt_err pool(const dt_model *m, const struct projector *j)
 dt_err dt_projector_forward(const dt_model *m, const struct projector *j, const dt_param_view *w)
 {
     const int n_layers = j->config->n_layers;
+    const struct low_rows rows = low_rows_of(m, j);
     DT_TRY(pre_norm(m, j, w));
     for (int i = 0; i < n_layers; i++) {
         const struct linear *l = &j->layer[i];
         const bool last = i == n_layers - 1;
-        DT_TRY(dt_linear_forward(m, l, w, input_of(j, i), l->n_in, last ? j->y : j->hidden[i].pre, l->n_out,
-                                 dt_vision_rows(m->vision), (struct with_matmul){0}));
+        DT_TRY(dt_linear_forward(m, l, w, input_of(j, i), l->n_in, last ? j->y : j->hidden[i].pre, l->n_out, rows.n,
+                                 (struct with_matmul){.low = j->low[i], .low_rows = &rows}));
         if (!last) DT_TRY(leave_layer(m, j, w, i));
     }
     return pool(m, j);
@@ -257,12 +285,13 @@ dt_err dt_projector_backward(const dt_model *m, const struct projector *j, const
 {
     const void *dy = j->dy;
     const bool normed = dt_exists(j->pre.w), deeper = m->vision->tower.trains;
+    const struct low_rows rows = low_rows_of(m, j);
     DT_TRY(pool_backward(m, j));
     for (int i = j->config->n_layers - 1; i >= 0; i--) {
         const struct linear *l = &j->layer[i];
         void *dx = i > 0 ? j->dhidden[i - 1] : normed ? j->normed : deeper ? j->dx : NULL;
         DT_TRY(dt_linear_backward(m, l, w, g, input_of(j, i), l->n_in, dy, l->n_out, dx, l->n_in,
-                                  (struct with_matmul){0}, dt_vision_rows(m->vision)));
+                                  (struct with_matmul){.low = j->low[i], .low_rows = &rows}, rows.n));
         if (i > 0) DT_TRY(enter_layer(m, j, w, g, i - 1, dx));
         dy = dx;
     }

@@ -40,6 +40,8 @@ static dt_model_options options(const dt_model *m)
                               .recompute = m->opt.recompute,
                               .reproducible = m->opt.reproducible,
                               .batch_invariant = invariant,
+                              .adapter_dropout = m->opt.adapter_dropout,
+                              .no_adapters = m->opt.no_adapters,
                               .seed = m->opt.seed,
                               .borrows = !trains(m),
                               .tower = v->config};

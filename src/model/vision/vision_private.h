@@ -74,7 +74,10 @@ struct projector {
     void *y, *out;                     /* [R, D], [S, D] */
     void *dy, *dout, *dhidden[HIDDEN]; /* gradients */
     struct pool pool;
-    struct span keys; /* uint64 [R]: for dropout */
+    struct span keys; /* uint64 [R]: for dropout, also of the projectors of deepstack */
+    /* of adapters: h of each layer, [R, r], and work space */
+    void *low[DT_MAX_PROJECTOR_LAYERS];
+    struct low_work low_work;
 };
 
 /* placeholders.c */

@@ -117,6 +117,7 @@ static dt_err add_layer(const dt_projector_config *p, const struct building *b, 
                uniform = p->type == DT_PROJECTOR_LINEAR || p->type == DT_PROJECTOR_MLP2X_GELU;
     const int64_t n_in = i == 0 ? p->n_in : p->hidden_size, n_out = last ? p->n_out : p->hidden_size;
     DT_TRY(add(b, b->linear, i, "weight", 2, n_out, n_in, uniform ? 0 : last ? 0.01 : 0.02, 0));
+    u->tensors[u->n_tensors - 1].site = DT_SITE_LINEAR;
     if (uniform) u->tensors[u->n_tensors - 1].init_bound = (float)(1 / sqrt((double)n_in));
     if (p->bias) DT_TRY(add(b, b->linear, i, "bias", 1, n_out, 0, 0, 0));
     if (!p->norm || last) return DT_OK;
