@@ -172,10 +172,14 @@ bool dt_model_is_llava(const json_t *config);
 bool dt_model_has_vision(const json_t *config);
 
 /** Replace the config.json of a model with images by that of its text model alone, if this part is wanted, and that of
- *  a model with its own code by that of the family that computes the same. Other configurations do not change. name: of
- *  the file in messages; root: inout, an object that the caller owns; chosen: out, it is now that of a text model alone;
- *  changed: set to true if it was replaced. DT_ERR_DATA: dtrain does not read the text model alone, or a value.
- *  DT_ERR_MEMORY. */
+ *  a model with its own code by that of the family that computes the same. Other configurations do not change.
+ *
+ *  name     of the file in messages
+ *  root     inout  an object that the caller owns
+ *  chosen   out    it is now that of a text model alone
+ *  changed  inout  set to true if it was replaced
+ *
+ *  DT_ERR_DATA: dtrain does not read the text model alone, or a value. DT_ERR_MEMORY. */
 dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root, bool *chosen, bool *changed);
 /** The value of tie_word_embeddings in the config.json of a multimodal model, outside of text_config, or its default.
  *  The head is tied if this value or that in text_config is true. */
