@@ -79,6 +79,12 @@ for dtype in bf16 fp16; do
 done
 adapt 1 codes $model $all run.max_steps=2 lora.base_quantization=int8
 expect "on a language model in int8: planned memory is allocated" as_planned
+make_task sft run.max_steps=1 model.path=$model data.train="$data" data.shuffle=false batch.train_batch_size=4 batch.micro_batch_size=2
+for case in "1 0" "2 3"; do
+    read -r np stage <<<"$case"
+    train "$np" "plan$np" $all lora.dropout=0.1 zero.stage="$stage"
+    expect "--plan for $np ranks at stage $stage is what is allocated" as_plan_says "$np" "$stage" $all lora.dropout=0.1
+done
 adapt 1 part $model lora.r=2 lora.parts=llm,tower lora.target_modules=q_proj,fc1 run.max_steps=2 checkpoint.save=trainable
 expect "in the tower, and the whole projector" grep -q '"modules_to_save": \[ *"multi_modal_projector"' <(tr -d '\n' <"$tmp/part/adapter/adapter_config.json")
 expect "the file lists the tower's paths" grep -q '"model.vision_tower.encoder.layers.0.mlp.fc1"' "$tmp/part/adapter/adapter_config.json"

@@ -4,7 +4,7 @@
 
 needs torch and transformers; nothing else in the tree does. Weights, tokens and pixels are formulas that the test repeats, so a file holds a
 configuration and results only: features of two images (tower_features; after the projector of the first: features), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
-and a product (make_model_fixtures.py), the losses of ten steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
+and a product (make_model_fixtures.py), the losses of twenty steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
 Projectors that transformers does not have are replaced by modules of this file.
 
 SIZES are towers of a block or two with the pictures and patches of real ones, in fp64: of one image some rows of features, a product of each with the
@@ -19,7 +19,7 @@ import torch
 import transformers
 from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
 
-STEPS = 10
+STEPS = 20
 TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
             max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 CLIP_TOWER = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=36, num_hidden_layers=3, num_attention_heads=2, image_size=14, patch_size=4)

@@ -18,7 +18,7 @@ TEST(logits_loss_and_gradients_agree_with_transformers)
     for (int c = 0; c < N_CASES; c++) check_results(CASES[c]);
 }
 
-TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
+TEST(twenty_steps_of_adamw_give_the_losses_of_pytorch)
 {
     for (int c = 0; c < N_CASES; c++) check_steps(CASES[c]);
 }

@@ -11,7 +11,16 @@ static const float PROJECTOR_EPS = 1e-5f;
 
 static bool drops(const dt_model *m) { return m->opt.training && m->vision->config->projector.dropout > 0; }
 
-static bool drops_any(const dt_model *m) { return drops(m) || (m->opt.training && m->opt.adapter_dropout > 0); }
+/* Do adapters of a projector drop elements of their input? */
+static bool adapters_drop(const dt_model *m)
+{
+    const struct vision *v = m->vision;
+    bool adapted = false;
+    for (int k = -1; k < v->config->n_deepstack; k++)
+        for (int i = 0; i < DT_MAX_PROJECTOR_LAYERS; i++)
+            adapted = adapted || (k < 0 ? &v->projector : &v->deep[k])->layer[i].n_low > 0;
+    return adapted && m->opt.training && m->opt.adapter_dropout > 0;
+}
 
 static bool is_main(const dt_model *m, const struct projector *j) { return j == &m->vision->projector; }
 
@@ -104,7 +113,8 @@ void dt_projector_place(const dt_model *m, struct projector *j, struct arena *de
     const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in;
     place_out(m, j, device);
     for (int i = 0; i < j->config->n_layers - 1; i++) place_hidden(m, j, device, i);
-    if (is_main(m, j)) j->keys = dt_take_span(staging, device, drops_any(m) ? (size_t)R * sizeof(uint64_t) : 0);
+    const bool keyed = is_main(m, j) && (drops(m) || adapters_drop(m));
+    j->keys = dt_take_span(staging, device, keyed ? (size_t)R * sizeof(uint64_t) : 0);
     j->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
     j->x = given ? j->features.device : dt_take(device, R, n_in, m->elem);
     j->dx = dt_take(device, m->vision->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
