@@ -277,7 +277,10 @@ static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
 }
 
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
-static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? axis->block_of[axis->rank] : 0; }
+static inline int dt_axis_block(const dt_axis *axis)
+{
+    return axis->block_of ? axis->block_of[axis->rank] : axis->rank;
+}
 
 /** The axis of all ranks, for host values. Local. */
 static inline const dt_axis *dt_comm_all(const dt_comm *comm) { return &comm->mesh.world; }
