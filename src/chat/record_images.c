@@ -93,6 +93,7 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
     }
     if (!first) return DT_OK;
     first->text = dt_text_after_images(m->image_text, m->image_line, n, first->text, &first->nbytes);
+    first->parts = NULL; /* the parts lack these images */
     return dt_messages_own(m, (char *)first->text);
 }
 
