@@ -278,6 +278,8 @@ TEST(a_template_that_writes_messages_in_another_order_is_refused)
     dt_chat_close(c);
 }
 
+#define BYTES "{\"bytes_of_row\": \"\\u00010+7\"}" /* a binary value of a Parquet file */
+
 TEST(calls_have_a_name_and_an_object_or_a_text)
 {
     dt_chat *c;
@@ -289,6 +291,8 @@ TEST(calls_have_a_name_and_an_object_or_a_text)
                  "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": %s}]}]", wrong[i]);
         refuses(c, text, "message 1: tool_calls: expected {\"function\": {\"name\": TEXT, \"arguments\": {...}}}");
     }
+    refuses(c, "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": " BYTES "}]}]",
+            "message 1: tool_calls: expected texts, found binary values");
     writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"\"}]}]}",
            ASKED "{<c>{\"name\": \"\", \"arguments\": {}}</c><|im_end|>}\n");
     dt_chat_close(c);
@@ -312,6 +316,16 @@ static void renders_parts(const char *parts, int n, const char *expected)
     dt_messages_free(&m);
     json_decref(list);
     dt_chat_close(c);
+}
+
+TEST(binary_values_are_no_tools)
+{
+    dt_messages m = {0};
+    json_t *record = json_loads("{\"tools\": [{\"name\": \"f\", \"parameters\": {\"x\": [" BYTES "]}}]}", 0, NULL);
+    assert_int_equal(dt_messages_take_tools(&m, record), DT_ERR_DATA);
+    says("tools: expected texts, found binary values");
+    dt_messages_free(&m);
+    json_decref(record);
 }
 
 /* Lists of parts are passed as they are to a template that takes them, unless a part of type text has a placeholder, or
