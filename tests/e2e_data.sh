@@ -336,8 +336,11 @@ echo '{"image_processor_type": "SiglipImageProcessor"}' >"$tmp/tower/preprocesso
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of one that says nothing the usual ones" grep -q "224 x 224 pixels, each 196 tokens" <(info "$tmp/i.h5")
 awk -v picture="$PWD/$vision/wide.ppm" 'BEGIN {
-    for (i = 0; i < 30000; i++) { places = places "<image>"; list = list (i ? ", " : "") "\"" picture "\"" }
-    printf "{\"text\": \"a\"}\n{\"images\": [%s], \"prompt\": \"%s\", \"completion\": \"y\"}\n", list, places }' >"$tmp/album.jsonl"
+    printf "{\"text\": \"a\"}\n{\"images\": ["
+    for (i = 0; i < 30000; i++) printf "%s\"%s\"", i ? ", " : "", picture
+    printf "], \"prompt\": \""
+    for (i = 0; i < 30000; i++) printf "<image>"
+    printf "\", \"completion\": \"y\"}\n" }' >"$tmp/album.jsonl"
 run 0 bash -c "ulimit -v 3000000; ./dtrain-data --force --threads 1 -o '$tmp/i.h5' --images '$tmp/tower' --tokenizer '$tmp/alone' '$tmp/album.jsonl'"
 expect_exit "a record whose images take more memory than there is" 70
 expect_text "is named by its line" "album.jsonl:2: out of memory for images of 4515840000 bytes"
@@ -532,6 +535,8 @@ for option in "" --no-think; do
     run 0 ./dtrain-data --force -o "$tmp/own.h5" --kind prompts $option --tokenizer "$tmp/own" "$tmp/think.jsonl"
     is "the end of a prompt: ${option:-thoughts may begin}" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 0 | grep -c 'assistant off')" "$([ -z "$option" ]; echo $?)"
 done
+ends "--no-think with chats is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --no-think --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect_text "with the kind" "--no-think needs datasets of kind prompts, but these inputs give kind sft"
 
 echo '{% for m in messages %}' >"$tmp/own/chat_template.jinja"
 ends "a template with an error is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"

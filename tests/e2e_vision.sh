@@ -242,7 +242,7 @@ expect "the export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp
 expect "the checkpoint has the dataset's preprocessor" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
 ends "a new model's run resumes" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
-check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
+check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_id or image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
 alone=model.path=$hf/clip_llama_text
 check "a task without images" 64 'pairs.h5 has images, which run.task = rm does not support' $alone run.task=rm data.train="$tmp/pairs.h5"
 check "nor does it take towers" 64 'run.task: task rm accepts only language models, but the model has a vision tower' run.task=rm data.train="$tmp/pairs.h5"

@@ -101,6 +101,7 @@ normalised preprocessor_config.json s/0.48145466/0.5/
 activated config.json s/"quick_gelu"/"gelu"/
 CHANGES
 wrong "a tower that is trained" 64 'vision.feature_cache: features can only be cached for a frozen tower, but vision.train = projector,tower' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$cache" vision.train=projector,tower
+expect "is the only error" test "$(grep -c 'error:' "$out")" = 1
 for path in "$tmp/tiny.ini" "$tmp/tiny.ini/below" /proc/features; do
     wrong "$path for kept features" 64 'vision.feature_cache: (expected a directory|cannot write in /proc)' ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/no" vision.feature_cache="$path"
 done

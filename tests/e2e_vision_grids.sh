@@ -208,6 +208,10 @@ refused "the placeholder's token" 65 "prompt: the text has the token <|image_pad
 ./dtrain-generate $grids/qwen3_vl --prompt '<image>What?' >"$out" 2>&1 </dev/null
 code=$?
 refused "a prompt whose image is missing" 65 "but the prompt has no image"
+cp -r $grids/qwen3_vl "$tmp/other" && sed -i 's/"image_token_id": 261/"image_token_id": 263/' "$tmp/other/config.json"
+./dtrain-generate "$tmp/other" --prompt 'What?' --image "$files/rgb.jpg" >"$out" 2>&1 </dev/null
+code=$?
+refused "a placeholder that the tokenizer lacks" 65 "other: the tokenizer lacks token 263, the placeholder for images"
 make_data qwen3_vl --image-tokens 5 -o "$tmp/bad.h5" $grids/chats.jsonl
 refused "another number of placeholders" 64 "image-tokens: expected 1 for each cell"
 make_data qwen3_vl --image-token '' -o "$tmp/bad.h5" $grids/chats.jsonl

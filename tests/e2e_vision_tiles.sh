@@ -60,6 +60,8 @@ cp $model/* "$tmp/lacks"
 sed -i 's/"<img>"/"<imk>"/g' "$tmp/lacks/tokenizer.json" "$tmp/lacks/tokenizer_config.json"
 ends "a tokenizer without <img>" 65 run 0 ./dtrain-data -q --tokenizer "$tmp/lacks" --images "$tmp/lacks" -o "$tmp/no.h5" "$tmp/chats.jsonl"
 expect_text "is named" 'lacks: the tokenizer lacks token <img>, which images need'
+ends "also for generation" 65 run 0 ./dtrain-generate "$tmp/lacks" --prompt a --image "$files/rgb.jpg"
+expect_text "with the model" 'lacks: the tokenizer lacks token <img>, which images need'
 
 # ---- conversations
 printf 'What is it?\nand now\n' | timeout 240 ./dtrain-generate $model --chat --greedy --max-new-tokens 4 --image "$files/rgb.jpg" --threads 1 >"$tmp/answers" 2>"$out"

@@ -278,6 +278,8 @@ TEST(a_template_that_writes_messages_in_another_order_is_refused)
     dt_chat_close(c);
 }
 
+#define BYTES "{\"bytes_of_row\": \"\\u00010+7\"}" /* a binary value of a Parquet file */
+
 TEST(calls_have_a_name_and_an_object_or_a_text)
 {
     dt_chat *c;
@@ -289,30 +291,54 @@ TEST(calls_have_a_name_and_an_object_or_a_text)
                  "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": %s}]}]", wrong[i]);
         refuses(c, text, "message 1: tool_calls: expected {\"function\": {\"name\": TEXT, \"arguments\": {...}}}");
     }
+    refuses(c, "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": " BYTES "}]}]",
+            "message 1: tool_calls: expected texts, found binary values");
     writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"\"}]}]}",
            ASKED "{<c>{\"name\": \"\", \"arguments\": {}}</c><|im_end|>}\n");
     dt_chat_close(c);
 }
 
-/* Lists of parts are passed as they are to a template that takes them. */
-TEST(parts_keep_their_order)
+/* A question with n images of its record, and the parts before its answer. */
+static void renders_parts(const char *parts, int n, const char *expected)
 {
     dt_chat *c;
-    dt_messages m = {.image_text = "<image>"};
+    dt_messages m = {.image_text = "<i>", .image_alias = "<image>"};
     dt_pieces p = {0};
     open_with(&c, "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
                   "{% for p in m.content %}{% if p.type == 'image' %}<i>{% else %}{{ p.text }}{% endif %}{% endfor %}"
                   "{% endif %}{{ eos_token }}{% endfor %}");
-    json_t *list = json_loads("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
-                              "\"image\"}, {\"type\": \"text\", \"text\": \"b\"}]}]",
-                              0, NULL);
+    json_t *content = json_loads(parts, 0, NULL), *list = json_pack("[{s:s, s:o}]", "role", "user", "content", content);
     assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
+    assert_int_equal(dt_messages_place_images(&m, n), DT_OK);
     assert_int_equal(dt_chat_render(c, m.item, m.n, NULL, 0, &p), DT_OK);
-    assert_string_equal(shown(&p, true), "user:a<i>b</s>");
+    assert_string_equal(shown(&p, true), expected);
     dt_pieces_free(&p);
     dt_messages_free(&m);
     json_decref(list);
     dt_chat_close(c);
+}
+
+TEST(binary_values_are_no_tools)
+{
+    dt_messages m = {0};
+    json_t *record = json_loads("{\"tools\": [{\"name\": \"f\", \"parameters\": {\"x\": [" BYTES "]}}]}", 0, NULL);
+    assert_int_equal(dt_messages_take_tools(&m, record), DT_ERR_DATA);
+    says("tools: expected texts, found binary values");
+    dt_messages_free(&m);
+    json_decref(record);
+}
+
+/* Lists of parts are passed as they are to a template that takes them, unless a part of type text has a placeholder, or
+ * images of the record have no place. */
+TEST(parts_keep_their_order)
+{
+    renders_parts("[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"image\"}, "
+                  "{\"type\": \"text\", \"text\": \"b\"}]",
+                  1, "user:a<i>b</s>");
+    renders_parts("[{\"type\": \"text\", \"text\": \"a<image>\"}, {\"type\": \"text\", \"text\": \"b\"}]", 1,
+                  "user:a<i>b</s>");
+    renders_parts("[{\"type\": \"text\", \"text\": \"a\"}]", 2, "user:<i><i>a</s>");
+    renders_parts("[{\"type\": \"image\"}, {\"type\": \"text\", \"text\": \"<image>b\"}]", 2, "user:<i><i>b</s>");
 }
 
 /* As lists of templates of Command R and Hermes 2 Pro: one for conversations with tools, which refuses others. */

@@ -145,7 +145,8 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
         DT_TRY(dt_messages_own(m, text));
     }
     DT_TRY(dt_messages_add(m, role, text, nbytes));
-    m->item[m->n - 1].parts = content;
+    dt_message *out = &m->item[m->n - 1];
+    if (out->text == text) out->parts = content; /* otherwise a placeholder in a part was replaced */
     return DT_OK;
 }
 

@@ -36,6 +36,16 @@ const char *dt_image_name_of(const json_t *image)
     return text && strlen(text) == json_string_length(name) ? text : NULL;
 }
 
+bool dt_json_has_bytes(const json_t *value)
+{
+    const char *key;
+    json_t *one;
+    size_t i;
+    json_array_foreach(value, i, one) if (dt_json_has_bytes(one)) return true;
+    json_object_foreach((json_t *)value, key, one) if (dt_json_has_bytes(one)) return true;
+    return json_object_get(value, DT_IMAGE_OF_ROW) != NULL;
+}
+
 static dt_err add_named(dt_image_names *names, const char *name, const char *key)
 {
     DT_CHECK(name && name[0], DT_ERR_DATA, "%s: expected a path, or a list of them", key);
@@ -93,6 +103,7 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
     }
     if (!first) return DT_OK;
     first->text = dt_text_after_images(m->image_text, m->image_line, n, first->text, &first->nbytes);
+    first->parts = NULL; /* the parts lack these images */
     return dt_messages_own(m, (char *)first->text);
 }
 

@@ -23,6 +23,13 @@ static dt_err own(dt_messages *m, json_t *value)
     return value && json_array_append_new(m->values, value) == 0 ? DT_OK : no_memory();
 }
 
+static dt_err check_texts(const json_t *value, const char *key)
+{
+    DT_CHECK(!dt_json_has_bytes(value), DT_ERR_DATA,
+             "%s: expected texts, found binary values; store them in the Parquet file as strings", key);
+    return DT_OK;
+}
+
 /* ---- descriptions ------------------------------------------------------------------------------------------------ */
 
 static bool is_function(const json_t *value) { return json_is_string(json_object_get(value, "name")); }
@@ -55,6 +62,7 @@ dt_err dt_messages_take_tools(dt_messages *m, const json_t *record)
         if (!dt_field_is_set(tools)) continue;
         DT_CHECK(!found, DT_ERR_DATA, "tools and functions: expected only one of them");
         found = keys[k];
+        DT_TRY(check_texts(tools, keys[k]));
         json_decref(m->tools);
         if (json_is_string(tools)) {
             m->tools_text = json_string_value(tools);
@@ -135,6 +143,7 @@ dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn,
         DT_CHECK(role == DT_ROLE_ASSISTANT, DT_ERR_DATA, "message %zu: %s: only answers can have tool calls", turn,
                  keys[k]);
         DT_CHECK(!*calls, DT_ERR_DATA, "message %zu: tool_calls and function_call: expected only one of them", turn);
+        DT_TRY(dt_error_prefix(check_texts(value, keys[k]), "message %zu: ", turn));
         json_t *parsed = json_is_string(value) ? parse(json_string_value(value), json_string_length(value)) : NULL,
                *list = read_calls(parsed ? parsed : value);
         if (parsed) DT_TRY(own(m, parsed));

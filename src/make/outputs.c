@@ -49,6 +49,8 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     const bool weights = opt->weight_key != NULL;
     DT_CHECK(!weights || dt_record_kind_of(kind)->weights, DT_ERR_USAGE,
              "a weight key needs datasets of kind sft, but these inputs give kind %s", dt_dataset_kind_name(kind));
+    DT_CHECK(!opt->no_think || kind == DT_DATASET_PROMPTS, DT_ERR_USAGE,
+             "--no-think needs datasets of kind prompts, but these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_outputs_differ(opt));

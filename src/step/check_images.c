@@ -59,7 +59,7 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
              where, path, form->size, form->size, name, v->image_size, remake_of(dir, 0).command);
     DT_CHECK(form->token == v->image_token, DT_ERR_DATA,
              "%s: %s: attribute image_token: placeholders are token %" PRId32
-             ", but image_token_index of %s is %" PRId32,
+             ", but image_token_id or image_token_index of %s is %" PRId32,
              where, path, form->token, name, v->image_token);
     DT_CHECK(form->n_tokens == v->n_tokens, DT_ERR_DATA,
              "%s: %s: attribute image_tokens: %" PRId64 " placeholder%s per image, but %s computes %" PRId64

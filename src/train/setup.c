@@ -504,7 +504,8 @@ static dt_err open_model(dt_run *run)
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     note(run, run_check_freeze(run));
-    DT_TRY(run_check_features(run));
+    const dt_err err = run_check_features(run);
+    if (err != DT_OK) return drop_units(run, err);
     DT_TRY(store_base(run));
     return check_saves(run);
 }

@@ -201,6 +201,8 @@ void dt_image_names_free(dt_image_names *names);
 /** The name of an image, borrowed: a path, {path}, bytes of a row, or {bytes} with such. NULL: none of these, or it
  *  contains U+0000. */
 const char *dt_image_name_of(const json_t *image);
+/** True if a value of a Parquet row has binary values in it, which are no texts. */
+bool dt_json_has_bytes(const json_t *value);
 /** List only the images that a record names under `image`, `images` or `image_bytes`: one image (dt_image_name_of) or a
  *  list, borrowed from it. DT_ERR_DATA: a value that names no image; two of the keys. */
 dt_err dt_image_names_list(dt_image_names *names, const json_t *record);

@@ -80,7 +80,11 @@ dt_err generate_describe_images(app *a)
     a->reader.image = o->image;
     a->reader.n_images = o->n_images;
     if (!a->tok) return DT_OK;
-    size_t n;
+    const char *dir = a->frozen.from.path;
+    size_t n = 0;
+    free(dt_decode(a->tok, &v->image_token, 1, false, &n));
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images", dir,
+             v->image_token);
     const int32_t whole[3] = {v->around[0], v->image_token, v->around[1]};
     a->reader.image_line = !v->grids && !v->wrapped;
     if (!a->reader.image_line || v->tiles) a->reader.image_alias = "<image>";
@@ -88,7 +92,7 @@ dt_err generate_describe_images(app *a)
     if (v->wrapped || v->tiles) {
         const dt_image_wrap wrap = {
             v->image_token, {v->around[0], v->around[1]}, {v->tower->around[0], v->tower->around[1]}};
-        DT_TRY(dt_wrap_images(a->encoder, a->tok, &wrap, &a->image_text));
+        DT_TRY(dt_error_prefix(dt_wrap_images(a->encoder, a->tok, &wrap, &a->image_text), "%s: ", dir));
         a->reader.image_text = a->image_text;
         warn_of_raw_prompt(a);
         return DT_OK;
@@ -96,8 +100,6 @@ dt_err generate_describe_images(app *a)
     a->reader.image_text = a->image_text =
         v->grids ? dt_decode(a->tok, whole, 3, false, &n) : dt_decode(a->tok, &v->image_token, 1, false, &n);
     DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
-    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
-             a->frozen.from.path, v->image_token);
     warn_of_raw_prompt(a);
     return DT_OK;
 }
