@@ -228,12 +228,13 @@ static float loaded(const results *r, const dt_map8 *map, dt_dtype dtype, int k,
     return dtype == DT_I8 ? map->value[at[i]] * r->t[k].scale[which][i / DT_BLOCK8] : dt_element(at, dtype, i);
 }
 
-/** Rounded up or down with word e % 4 of this counter. */
-static uint16_t rounded(float x, int u, int64_t elem, int which, int64_t step)
+/** Rounded up or down with word e % 4 of this counter. The key has FNV-1a of the tensor's name. */
+static uint16_t rounded(float x, const char *name, uint64_t e, int which, int64_t step)
 {
     uint32_t w[4], bits;
-    const uint64_t e = (uint64_t)u << 44 | (uint64_t)elem;
-    dt_philox4x32(dt_rng_key(5, DT_RNG_STATES), (uint64_t)which << 56 | (uint64_t)step, e / 4, w);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    dt_philox4x32(dt_mix64(dt_rng_key(5, DT_RNG_STATES) + hash), (uint64_t)which << 56 | (uint64_t)step, e / 4, w);
     memcpy(&bits, &x, sizeof bits);
     return (uint16_t)((bits + (w[e % 4] & 0xffff)) >> 16);
 }
@@ -262,7 +263,7 @@ static bool is_trained(const dt_tensor *t, int64_t i)
 }
 
 /** One update of a tensor in place, from the states that r stores. */
-static void plain_update(results *r, const dt_tensor *t, int u, int k, dt_dtype dtype, int64_t step)
+static void plain_update(results *r, const dt_tensor *t, int k, dt_dtype dtype, int64_t step)
 {
     static float x[2][MAX_ELEMS];
     dt_map8 map[2];
@@ -278,7 +279,7 @@ static void plain_update(results *r, const dt_tensor *t, int u, int k, dt_dtype 
         float *p = &r->t[k].param[i];
         *p = (float)(*p * (1 - (t->decay ? 1e-3 : 0)) - 1e-2 * (x[0][i] / fix1) / (sqrt(x[1][i] / fix2) + 1e-6));
         for (int w = 0; w < 2 && kept != DT_I8; w++) {
-            const uint16_t half = rounded(x[w][i], u, t->offset + i, w, step);
+            const uint16_t half = rounded(x[w][i], t->name, (uint64_t)i, w, step);
             memcpy(element_of(r, DT_STATE_OPTIMIZER + w, k, i, dt_dtype_size(kept)),
                    kept == DT_F32 ? (const void *)&x[w][i] : &half, dt_dtype_size(kept));
         }
@@ -313,7 +314,7 @@ static bool trains_like_plain_loops(const fixture *f, const results *got, dt_dty
         for (int i = 0; i < f->units[u].n_tensors; i++, k++) {
             const dt_tensor *t = &f->units[u].tensors[i];
             for (int64_t e = 0; e < t->n_elems; e++) ref->t[k].param[e] = number_of(k, 0, e);
-            for (int64_t step = 1; step <= N_STEPS; step++) plain_update(ref, t, u, k, dtype, step);
+            for (int64_t step = 1; step <= N_STEPS; step++) plain_update(ref, t, k, dtype, step);
             ok = is_near(got, ref, t, k, dtype) && ok;
         }
     free(ref);

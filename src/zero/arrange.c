@@ -279,8 +279,9 @@ static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const d
 
 bool dt_zero_keeps_fp32(dt_dtype state_dtype, const dt_tensor *t)
 {
-    return state_dtype == DT_I8 &&
-           (t->n_elems < DT_BLOCK8_SMALLEST || t->n_row_ranges > 0 || t->offset % DT_BLOCK8 != 0);
+    /* an expert's offset depends on the number of experts before it in its unit, of which any may be the first */
+    const bool aligned = t->offset % DT_BLOCK8 == 0 && (!t->of_expert || t->n_elems % DT_BLOCK8 == 0);
+    return state_dtype == DT_I8 && (t->n_elems < DT_BLOCK8_SMALLEST || t->n_row_ranges > 0 || !aligned);
 }
 
 dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t)

@@ -3,8 +3,8 @@
 #include "zero_impl.h"
 #include <string.h>
 
-/** FNV-1a. The random stream depends on the tensor's name only, not on its index or unit. */
-static uint64_t name_hash(const char *name)
+/* FNV-1a */
+uint64_t zero_name_hash(const char *name)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
@@ -14,9 +14,9 @@ static uint64_t name_hash(const char *name)
 static void make_values(uint64_t key, const dt_tensor *t, int64_t first, int64_t n, float *values)
 {
     if (t->init_std > 0)
-        dt_rng_normal(key, name_hash(t->name), first, n, t->init_std, values);
+        dt_rng_normal(key, zero_name_hash(t->name), first, n, t->init_std, values);
     else if (t->init_bound > 0)
-        dt_rng_uniform(key, name_hash(t->name), first, n, t->init_bound, values);
+        dt_rng_uniform(key, zero_name_hash(t->name), first, n, t->init_bound, values);
     else
         for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
 }

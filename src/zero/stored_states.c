@@ -1,9 +1,9 @@
 /* stored_states.c - optimizer states of fewer bits: loaded to fp32, stepped, and stored again.
  *
  * Optimizers therefore only implement a step for fp32 states. A chunk stays in the cache between the three passes.
- * Rounding depends only on the element and the update: the counter of the random bits consists of unit, element, state
- * and update, and blocks of 8-bit states begin where a tensor begins. The bits are therefore the same for any ranks,
- * stage, groups and offload. */
+ * Rounding depends only on the element and the update: key and counter of the random bits consist of the tensor's name,
+ * the element in it, state and update, and blocks of 8-bit states begin where a tensor begins. The bits are therefore
+ * the same for any ranks, stage, units (groups of experts) and offload. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 
@@ -44,19 +44,33 @@ static dt_err load(const position *p, int k, int64_t n)
                                   is_positive(p->z, k), n, p->s->stream);
 }
 
-/** t: the number of this update. */
+/** Elements of each tensor with random bits of their own. t: the number of this update. */
+static dt_err round_tensors(const position *p, int k, int64_t n, int64_t t, uint16_t *to)
+{
+    enum { UPDATE_BITS = 56 }; /* bits of t */
+    const dt_unit *unit = &p->z->units[p->u];
+    const float *x = scratch_of(p->z, k);
+    const int64_t first = p->lo + p->from;
+    for (int i = 0; i < unit->n_tensors; i++) {
+        const dt_tensor *tensor = &unit->tensors[i];
+        const int64_t begin = dt_max_i64(tensor->offset, first),
+                      end = dt_min_i64(tensor->offset + tensor->n_elems, first + n);
+        if (tensor->part != DT_TRAINED || begin >= end) continue;
+        const uint64_t key = dt_mix64(dt_rng_key(p->z->opt.seed, DT_RNG_STATES) + zero_name_hash(tensor->name));
+        DT_TRY(p->s->dev->ops->round_stochastic(p->s->dev, x + (begin - first), to + (begin - first), key,
+                                                (uint64_t)k << UPDATE_BITS | (uint64_t)t,
+                                                (uint64_t)(begin - tensor->offset), end - begin, p->s->stream));
+    }
+    return DT_OK;
+}
+
 static dt_err store(const position *p, int k, int64_t n, int64_t t)
 {
-    enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* bits of an element's index in a unit (arrange.c), and of t */
     const dt_zero *z = p->z;
-    const dt_device_ops *ops = p->s->dev->ops;
     void *to = entry(p, zero_state_array(k));
-    if (z->lay.state_dtype != DT_BF16)
-        return ops->quantise_blocks(p->s->dev, scratch_of(z, k), to, entry(p, zero_scale_array(&z->lay, k)),
-                                    is_positive(z, k), n, p->s->stream);
-    return ops->round_stochastic(p->s->dev, scratch_of(z, k), to, dt_rng_key(z->opt.seed, DT_RNG_STATES),
-                                 (uint64_t)k << UPDATE_BITS | (uint64_t)t,
-                                 (uint64_t)p->u << ELEM_BITS | (uint64_t)(p->lo + p->from), n, p->s->stream);
+    if (z->lay.state_dtype == DT_BF16) return round_tensors(p, k, n, t, to);
+    return p->s->dev->ops->quantise_blocks(p->s->dev, scratch_of(z, k), to, entry(p, zero_scale_array(&z->lay, k)),
+                                           is_positive(z, k), n, p->s->stream);
 }
 
 dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s, const dt_optimizer_step *one,

@@ -373,6 +373,8 @@ dt_err zero_return_matrices(dt_zero *z, int u, dt_err err);
 
 /* ---- stored_states.c --------------------------------------------------------------------------------------------- */
 
+/** Of a tensor's name, for random bits that depend neither on its unit nor on its index. */
+uint64_t zero_name_hash(const char *name);
 /** The optimizer's step on elements from .. to-1 of a slice that begins at element lo of unit u, all in one run. States
  *  of fewer bits are converted to fp32 and back, scratch_len elements at a time. */
 dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s, const dt_optimizer_step *one,
