@@ -112,7 +112,10 @@ const char *dt_lora_parts_text(unsigned parts, char text[DT_LORA_PARTS_MAX])
 static unsigned adapted_parts(const dt_lora *l) { return l->parts ? l->parts : (unsigned)DT_LORA_LANGUAGE; }
 
 /* May the module of this tensor have an adapter if it is named? */
-static bool is_site(const dt_lora *l, const dt_tensor *t) { return t->site >= DT_SITE_NAMED && adapted_parts(l) & part_of(t); }
+static bool is_site(const dt_lora *l, const dt_tensor *t)
+{
+    return t->site >= DT_SITE_NAMED && adapted_parts(l) & part_of(t);
+}
 
 /* The unit of a head that is tied to the embedding, and its shape in *t; -1: the head is not tied. */
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
