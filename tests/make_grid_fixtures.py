@@ -4,14 +4,10 @@
 
 needs torch and transformers; nothing else in the tree does. As make_vision_fixtures.py; images of a sequence are [rows, columns] of cells.
 """
-import json
-import os
-import sys
-
-import numpy as np
 import torch
 import transformers
-from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
+from make_model_fixtures import CLIP, DECAY, LR, digits, fill, gradients, tokens, write_cases
+from make_vision_fixtures import losses, normalised
 
 STEPS = 20
 TEXT = dict(hidden_size=24, intermediate_size=28, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, vocab_size=61,
@@ -74,11 +70,7 @@ def build(config):
     make, model = kinds[config["model_type"]]
     experts = dict(experts_implementation="eager") if "num_experts" in config["text_config"] else {}
     model = model._from_config(make(**{k: v for k, v in config.items() if k != "model_type"}), attn_implementation="eager", **experts)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            for part, q in stored(saved_name(name), p, config):
-                q.copy_(weight(part, tuple(q.shape)))
-    return model.train()
+    return fill(model, config, saved_name).train()
 
 
 def pixels(config, image, grid):
@@ -86,11 +78,7 @@ def pixels(config, image, grid):
     v = config["vision_config"]
     p, m = v["patch_size"], 2
     S, n = p * m, grid[0] * grid[1]
-    with np.errstate(over="ignore"):
-        bytes_ = (mix64(np.uint64(7919 * (image + 1)) + np.arange(n * S * S * 3, dtype=np.uint64)) >> np.uint64(20)).astype(np.uint8)
-    mean, std = torch.tensor([0.48145466, 0.4578275, 0.40821073]), torch.tensor([0.26862954, 0.26130258, 0.27577711])
-    x = (torch.tensor(bytes_.reshape(n, S, S, 3)).float() * (1 / 255) - mean) / std
-    x = x.reshape(n, m, p, m, p, 3).permute(0, 1, 3, 5, 2, 4)  # cell, a, b, colour, y, x
+    x = normalised(image, (n, S, S, 3), True).reshape(n, m, p, m, p, 3).permute(0, 1, 3, 5, 2, 4)  # cell, a, b, colour, y, x
     return x.unsqueeze(4).expand(-1, -1, -1, -1, 2, -1, -1).reshape(n * m * m, -1)
 
 
@@ -99,9 +87,7 @@ def batch(case, k):
     config, image, out = case["config"], 0, []
     token = config["image_token_id"]
     for s, (n, grids) in enumerate(zip(case["lens"], case["images"])):
-        with np.errstate(over="ignore"):
-            ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(token)
-        ids = torch.tensor(ids.astype(np.int64))
+        ids = tokens(k, s, n + 1, token)
         at = 1
         for r, c in grids:
             ids[at:at + r * c] = token
@@ -128,48 +114,16 @@ def loss_of(model, data):
     return total / count, last
 
 
-def train(case, dtype):
-    model = build(case["config"]).to(dtype)
-    params = list(model.named_parameters())
-    opt = torch.optim.AdamW(groups(params), lr=LR, betas=(0.9, 0.95), eps=1e-8)
-    losses = []
-    for step in range(STEPS):
-        opt.zero_grad()
-        loss, _ = loss_of(model, batch(case, step % 2))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_([p for _, p in params], CLIP)
-        opt.step()
-        losses.append(float(loss.detach()))
-    return losses
-
-
 def make(name, config):
     case = dict(name=name, config=config, lens=LENS, images=IMAGES, lr=LR, weight_decay=DECAY, clip=CLIP)
     model = build(config)
     loss, last = loss_of(model, batch(case, 0))
     loss.backward()
-    case["logits"] = [[digits(v) for v in row.tolist()] for row in last]
+    case["logits"] = [digits(row.tolist()) for row in last]
     case["loss"] = digits(float(loss.detach()))
-    case["grad_norm"], case["grad_dot"] = {}, {}
-    for n, p in model.named_parameters():
-        for part, q in stored(saved_name(n), p.grad, config):
-            g = q.double().numpy().ravel()
-            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
-            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
-    exact = train(case, torch.float64)
-    case["losses"] = [digits(v) for v in exact]
-    case["fp32_error"] = digits(max(abs(a - b) / b for a, b in zip(train(case, torch.float32), exact)))
-    return case
-
-
-def main():
-    torch.set_num_threads(1)
-    for name in sys.argv[2:] or CASES:
-        with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
-            json.dump(make(name, CASES[name]), f, separators=(",", ":"))
-            f.write("\n")
-        print(name)
+    case.update(gradients(model, config, saved_name))
+    return case | losses(lambda: build(config), STEPS, lambda model, step: loss_of(model, batch(case, step % 2))[0])
 
 
 if __name__ == "__main__":
-    main()
+    write_cases(lambda name: make(name, CASES[name]), CASES)

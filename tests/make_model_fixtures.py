@@ -188,16 +188,25 @@ def stored(name, tensor, config):
     return parts
 
 
+def fill(model, config, name_of=str):
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            for part, q in stored(name_of(name), p, config):
+                q.copy_(weight(part, tuple(q.shape)))
+    return model
+
+
+def tokens(k, s, n, n_ids):
+    """The n tokens of sequence s of batch k, which are below n_ids."""
+    with np.errstate(over="ignore"):
+        ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n, dtype=np.uint64)) % np.uint64(n_ids)
+    return torch.tensor(ids.astype(np.int64))
+
+
 def batch(case, k):
     """(inputs, targets) per sequence of batch k."""
-    lens = case["lens"]
-    out = []
-    for s, n in enumerate(lens):
-        with np.errstate(over="ignore"):
-            ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(case["config"]["vocab_size"])
-        ids = torch.tensor(ids.astype(np.int64))
-        out.append((ids[:-1], ids[1:]))
-    return out
+    ids = [tokens(k, s, n + 1, case["config"]["vocab_size"]) for s, n in enumerate(case["lens"])]
+    return [(x[:-1], x[1:]) for x in ids]
 
 
 def build(config, dtype):
@@ -206,11 +215,7 @@ def build(config, dtype):
     cls = None if own else getattr(transformers, CLASSES[config["model_type"]])
     experts = dict(experts_implementation="eager") if "num_experts_per_tok" in config else {}
     model = own_code_models.make(config) if own else cls._from_config(transformers.AutoConfig.for_model(**config), attn_implementation="eager", **experts)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            for part, q in stored(name, p, config):
-                q.copy_(weight(part, tuple(q.shape)))
-    model.to(dtype)
+    fill(model, config).to(dtype)
     for name, m in model.named_modules():
         if hasattr(m, "e_score_correction_bias"):  # fp32 in every model
             m.e_score_correction_bias = weight(name + ".e_score_correction_bias", tuple(m.e_score_correction_bias.shape))
@@ -299,7 +304,19 @@ def train(case, dtype):
 
 
 def digits(x):
-    return float("%.9g" % x)
+    """A number, or a list of them, as a file has it."""
+    return [digits(v) for v in x] if isinstance(x, list) else float("%.9g" % x)
+
+
+def gradients(model, config, name_of=str):
+    """A norm and a product for each tensor in files; name_of makes its name from that of a parameter."""
+    norms, dots = {}, {}
+    for n, p in model.named_parameters():
+        for part, q in stored(name_of(n), p.grad, config) if p.grad is not None else []:
+            g = q.double().numpy().ravel()
+            norms[part] = digits(np.sqrt((g * g).sum()))
+            dots[part] = digits((g * numbers("dot." + part, g.size)).sum())
+    return dict(grad_norm=norms, grad_dot=dots)
 
 
 def make(name, config):
@@ -311,29 +328,24 @@ def make(name, config):
     loss.backward()
     if dynamic or name == "phi3":
         logits = prefix_logits(model, batch(case, 0))
-    case["logits"] = [[digits(v) for v in row] for row in logits.detach().tolist()]
+    case["logits"] = digits(logits.detach().tolist())
     case["loss"] = digits(float(loss))
-    case["grad_norm"], case["grad_dot"] = {}, {}
-    for n, p in model.named_parameters():
-        for part, q in stored(n, p.grad, config):
-            g = q.double().numpy().ravel()
-            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
-            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
-    case["losses"] = [digits(v) for v in train(case, torch.float32)]
-    case["bf16_losses"] = [digits(v) for v in train(case, torch.bfloat16)]
+    case.update(gradients(model, config))
+    case["losses"] = digits(train(case, torch.float32))
+    case["bf16_losses"] = digits(train(case, torch.bfloat16))
     return case
 
 
-def main():
+def write_cases(make, names):
+    """make(name) of each case into a file of the directory that the command line names; the names after it choose cases."""
     torch.set_num_threads(1)
     os.makedirs(sys.argv[1], exist_ok=True)
-    for name in sys.argv[2:] or CASES:
-        config = CASES[name]
+    for name in sys.argv[2:] or names:
         with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
-            json.dump(make(name, config), f, separators=(",", ":"))
+            json.dump(make(name), f, separators=(",", ":"))
             f.write("\n")
         print(name)
 
 
 if __name__ == "__main__":
-    main()
+    write_cases(lambda name: make(name, CASES[name]), CASES)

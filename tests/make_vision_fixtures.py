@@ -10,14 +10,10 @@ Projectors that transformers does not have are replaced by modules of this file.
 SIZES are towers of a block or two with the pictures and patches of real ones, in fp64: of one image some rows of features, a product of each with the
 formula's numbers for "row", and what its sequence makes of loss and gradients.
 """
-import json
-import os
-import sys
-
 import numpy as np
 import torch
 import transformers
-from make_model_fixtures import CLIP, DECAY, LR, digits, groups, mix64, numbers, stored, weight
+from make_model_fixtures import CLIP, DECAY, LR, digits, fill, gradients, groups, mix64, numbers, tokens, write_cases
 
 STEPS = 10
 TEXT = dict(hidden_size=20, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61,
@@ -182,11 +178,7 @@ def build(config):
 
 
 def filled(model):
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            for part, q in stored(saved_name(name), p, model.config.text_config.to_dict()):
-                q.copy_(weight(part, tuple(q.shape)))
-    return model.train()
+    return fill(model, model.config.text_config.to_dict(), saved_name).train()
 
 
 def image_size(config):
@@ -219,17 +211,18 @@ def n_tokens(config):
     return 1 if config_pools(config) else n_features(config)
 
 
-def pixels(config, image):
-    """Bytes [S, S, 3] of an image, and what a processor makes of them."""
-    v = config["vision_config"]
-    S = image_size(config)
+def normalised(image, shape, clip):
+    """What a processor makes of the bytes of an image, which are a formula."""
     with np.errstate(over="ignore"):
-        bytes_ = (mix64(np.uint64(7919 * (image + 1)) + np.arange(S * S * 3, dtype=np.uint64)) >> np.uint64(20)).astype(np.uint8)
-    clip = v["model_type"] in ("clip_vision_model", "internvl_vision")
+        x = mix64(np.uint64(7919 * (image + 1)) + np.arange(np.prod(shape), dtype=np.uint64)) >> np.uint64(20)
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073] if clip else [0.5] * 3)
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711] if clip else [0.5] * 3)
-    x = torch.tensor(bytes_.reshape(S, S, 3)).float() * (1 / 255)
-    return ((x - mean) / std).permute(2, 0, 1)
+    return (torch.tensor(x.astype(np.uint8).reshape(shape)).float() * (1 / 255) - mean) / std
+
+
+def pixels(config, image):
+    S = image_size(config)
+    return normalised(image, (S, S, 3), config["vision_config"]["model_type"] in ("clip_vision_model", "internvl_vision")).permute(2, 0, 1)
 
 
 def batch(case, k):
@@ -237,9 +230,7 @@ def batch(case, k):
     config, N, image, out = case["config"], n_tokens(case["config"]), 0, []
     token = config.get("image_token_index", config.get("image_token_id"))
     for s, (n, n_images) in enumerate(zip(case["lens"], case["images"])):
-        with np.errstate(over="ignore"):
-            ids = mix64(np.uint64(1000003 * k + 1009 * s) + np.arange(n + 1, dtype=np.uint64)) % np.uint64(token)
-        ids = torch.tensor(ids.astype(np.int64))
+        ids = tokens(k, s, n + 1, token)
         for i in range(n_images):
             ids[1 + i * (N + 1): 1 + i * (N + 1) + N] = token
         targets = torch.where(ids[1:] == token, -100, ids[1:])
@@ -260,19 +251,25 @@ def loss_of(model, data):
     return total / count, torch.stack(last)
 
 
-def train(case, dtype):
-    model = build(case["config"]).to(dtype)
-    params = list(model.named_parameters())
-    opt = torch.optim.AdamW(groups([p for p in params if p[1].requires_grad]), lr=LR, betas=(0.9, 0.95), eps=1e-8)
+def learn(model, n_steps, loss_of_step):
+    """The losses of AdamW in the type of the model."""
+    params = [p for p in model.named_parameters() if p[1].requires_grad]
+    opt = torch.optim.AdamW(groups(params), lr=LR, betas=(0.9, 0.95), eps=1e-8)
     losses = []
-    for step in range(STEPS):
+    for step in range(n_steps):
         opt.zero_grad()
-        loss, _ = loss_of(model, batch(case, step % 2))
+        loss = loss_of_step(model, step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for _, p in params if p.grad is not None], CLIP)
         opt.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+def losses(build, n_steps, loss_of_step):
+    """In fp64, and how far those in fp32 are from them."""
+    exact, fp32 = (learn(build().to(dtype), n_steps, loss_of_step) for dtype in (torch.float64, torch.float32))
+    return dict(losses=digits(exact), fp32_error=digits(max(abs(a - b) / b for a, b in zip(fp32, exact))))
 
 
 def tower_features(model, config, image):
@@ -296,17 +293,6 @@ def averaged(model, x):
     return projector.avg_pool(x.transpose(1, 2).reshape(len(x), -1, side, side)).flatten(2).transpose(1, 2)
 
 
-def gradients(case, model):
-    case["grad_norm"], case["grad_dot"] = {}, {}
-    for n, p in model.named_parameters():
-        if p.grad is None:
-            continue
-        for part, g in stored(saved_name(n), p.grad, case["config"]["text_config"]):
-            g = g.double().numpy().ravel()
-            case["grad_norm"][part] = digits(np.sqrt((g * g).sum()))
-            case["grad_dot"][part] = digits((g * numbers("dot." + part, g.size)).sum())
-
-
 def make_sized(name, config):
     N = n_tokens(config)
     case = dict(name=name, config=config, lens=[N + 6], images=[1], n_tokens=N)
@@ -315,11 +301,10 @@ def make_sized(name, config):
     loss.backward()
     side = side_of(config)
     rows = tower_features(model, config, 0)[0].detach().numpy()
-    case["rows"] = {str(r): [digits(v) for v in rows[r]] for r in (0, side, N - 1)}
-    case["products"] = [digits(v) for v in rows @ numbers("row", rows.shape[1])]
+    case["rows"] = {str(r): digits(rows[r].tolist()) for r in (0, side, N - 1)}
+    case["products"] = digits((rows @ numbers("row", rows.shape[1])).tolist())
     case["loss"] = digits(float(loss.detach()))
-    gradients(case, model)
-    return case
+    return case | gradients(model, config["text_config"], saved_name)
 
 
 def make(name, config):
@@ -329,30 +314,15 @@ def make(name, config):
     loss, last = loss_of(model, batch(case, 0))
     loss.backward()
     case["n_tokens"] = N
-    case["tower_features"] = [[[digits(v) for v in row] for row in averaged(model, tower_features(model, config, k))[0].detach().tolist()]
-                              for k in range(2)]
+    case["tower_features"] = [digits(averaged(model, tower_features(model, config, k))[0].detach().tolist()) for k in range(2)]
     projected = model.model.multi_modal_projector(shuffled(model, tower_features(model, config, 0)))[0]
     projected = projected.mean(dim=0, keepdim=True) if config_pools(config) else projected
-    case["features"] = [[digits(v) for v in row] for row in projected.detach().tolist()]
-    case["logits"] = [[digits(v) for v in row] for row in last.detach().tolist()]
+    case["features"] = digits(projected.detach().tolist())
+    case["logits"] = digits(last.detach().tolist())
     case["loss"] = digits(float(loss.detach()))
-    gradients(case, model)
-    exact = train(case, torch.float64)
-    case["losses"] = [digits(v) for v in exact]
-    case["fp32_error"] = digits(max(abs(a - b) / b for a, b in zip(train(case, torch.float32), exact)))
-    return case
-
-
-def main():
-    torch.set_num_threads(1)
-    os.makedirs(sys.argv[1], exist_ok=True)
-    for name in sys.argv[2:] or CASES | SIZES:
-        case = make(name, CASES[name]) if name in CASES else make_sized(name, SIZES[name])
-        with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
-            json.dump(case, f, separators=(",", ":"))
-            f.write("\n")
-        print(name)
+    case.update(gradients(model, config["text_config"], saved_name))
+    return case | losses(lambda: build(config), STEPS, lambda model, step: loss_of(model, batch(case, step % 2))[0])
 
 
 if __name__ == "__main__":
-    main()
+    write_cases(lambda name: make(name, CASES[name]) if name in CASES else make_sized(name, SIZES[name]), CASES | SIZES)
