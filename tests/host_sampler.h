@@ -64,7 +64,7 @@ static inline void host_draw(const dt_choice *how, const float *logits, const ui
     dt_token_weights w;
     const bool any = dt_token_weights_of(how, logits, NULL, seen, n_vocab, scratch, &w);
     *token = any ? dt_token_weights_draw(&w, uniform) : -1;
-    if (logp) *logp = any ? (double)logits[*token] - dt_log_sum_exp(logits, n_vocab) : 0;
+    if (logp) *logp = any ? (double)logits[*token] - dt_logits_log_sum_exp(logits, n_vocab, 1) : 0;
     free(scratch);
 }
 
@@ -72,7 +72,7 @@ static inline void host_draw(const dt_choice *how, const float *logits, const ui
  * those that are left, again and again. */
 static inline void host_top(const dt_top *t, int32_t s, const float *logits, int64_t n_vocab)
 {
-    const double sum = dt_log_sum_exp(logits, n_vocab);
+    const double sum = dt_logits_log_sum_exp(logits, n_vocab, 1);
     for (int list = 0; list < (t->seen ? 2 : 1); list++) {
         int32_t before = -1;
         for (int32_t i = 0; i < t->k; i++) {

@@ -329,7 +329,7 @@ static void check_listed(ref_model *r, const dt_batch *b, const int32_t *list, c
     for (int s = 0; s < SEQS; s++) {
         if (b->seq_start[s + 1] == b->seq_start[s]) continue;
         const float *z = logits + s * V;
-        const double sum = dt_log_sum_exp(z, V);
+        const double sum = dt_logits_log_sum_exp(z, V, 1);
         float left[V];
         for (int v = 0; v < V; v++) left[v] = -INFINITY;
         for (int32_t i = start[s]; i < start[s] + len[s]; i++) left[list[i]] = z[list[i]];

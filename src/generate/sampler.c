@@ -1,7 +1,6 @@
 /* sampler.c - validation of sampling options, and a uniform random number for each position of each sequence. The
  * tokens are sampled on the device. */
 #include "dtrain/generate/sampler.h"
-#include "dtrain/device/logits.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -40,5 +39,3 @@ double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position)
     dt_philox4x32(dt_rng_key(seed, DT_RNG_SAMPLING), sequence, position, word);
     return ((double)(word[0] >> 5) * 0x1p26 + (double)(word[1] >> 6)) * 0x1p-53;
 }
-
-double dt_log_sum_exp(const float *logits, int64_t n) { return dt_logits_log_sum_exp(logits, n, 1); }

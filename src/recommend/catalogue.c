@@ -21,7 +21,7 @@ struct dt_catalogue {
     uint64_t fingerprint;
     row *rows;
     int32_t n_items, n_alloc;
-    int32_t *by_sid, *by_id; /* [n_items] */
+    int32_t *by_sid; /* [n_items] */
     int32_t n_sids;
     text_set levels;
     dt_ledger *ledger;
@@ -132,16 +132,15 @@ static dt_err sort_items(const dt_catalogue *c, bool ids, int32_t **order)
 static const char *sid_of(const dt_catalogue *c, int32_t item) { return c->text + c->rows[item].sid; }
 static const char *id_of(const dt_catalogue *c, int32_t item) { return c->text + c->rows[item].id; }
 
-static dt_err count_sids(dt_catalogue *c)
+static dt_err check_ids(const dt_catalogue *c)
 {
-    for (int32_t i = 0; i < c->n_items; i++)
-        c->n_sids += i == 0 || strcmp(sid_of(c, c->by_sid[i - 1]), sid_of(c, c->by_sid[i])) != 0;
-    for (int32_t i = 1; i < c->n_items; i++) {
-        const int32_t a = c->by_id[i - 1], b = c->by_id[i];
-        DT_CHECK(strcmp(id_of(c, a), id_of(c, b)) != 0, DT_ERR_DATA,
-                 "%s:%" PRId32 ": item id %s is a duplicate of line %" PRId32, c->path, c->rows[b].line, id_of(c, b),
-                 c->rows[a].line);
-    }
+    int32_t *by_id, i = 1;
+    DT_TRY(sort_items(c, true, &by_id));
+    while (i < c->n_items && strcmp(id_of(c, by_id[i - 1]), id_of(c, by_id[i])) != 0) i++;
+    const int32_t a = by_id[i - 1], b = i < c->n_items ? by_id[i] : a;
+    free(by_id);
+    DT_CHECK(a == b, DT_ERR_DATA, "%s:%" PRId32 ": item id %s is a duplicate of line %" PRId32, c->path,
+             c->rows[b].line, id_of(c, b), c->rows[a].line);
     return DT_OK;
 }
 
@@ -174,8 +173,9 @@ static dt_err read_file(dt_catalogue *c, const char *path)
     c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before strings are split */
     DT_TRY(take_lines(c));
     DT_TRY(sort_items(c, false, &c->by_sid));
-    DT_TRY(sort_items(c, true, &c->by_id));
-    DT_TRY(count_sids(c));
+    DT_TRY(check_ids(c));
+    for (int32_t i = 0; i < c->n_items; i++)
+        c->n_sids += i == 0 || strcmp(sid_of(c, c->by_sid[i - 1]), sid_of(c, c->by_sid[i])) != 0;
     DT_TRY(collect_levels(c));
     row *fitting = realloc(c->rows, (size_t)c->n_items * sizeof *fitting);
     if (fitting) c->rows = fitting;
@@ -193,7 +193,7 @@ dt_err dt_catalogue_open(dt_catalogue **out, const char *path, dt_ledger *ledger
         return err;
     }
     c->ledger = ledger;
-    c->nbytes = c->text_nbytes + 1 + (size_t)c->n_items * (sizeof *c->rows + 2 * sizeof *c->by_sid) +
+    c->nbytes = c->text_nbytes + 1 + (size_t)c->n_items * (sizeof *c->rows + sizeof *c->by_sid) +
                 (size_t)c->levels.n_alloc * sizeof *c->levels.text;
     for (int32_t i = 0; i < c->levels.n; i++) c->nbytes += strlen(c->levels.text[i]) + 1;
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
@@ -207,7 +207,6 @@ void dt_catalogue_close(dt_catalogue *c)
     dt_ledger_sub(c->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
     dt_list_free(c->levels.text, c->levels.n);
     free(c->by_sid);
-    free(c->by_id);
     free(c->rows);
     free(c->text);
     free(c->path);
@@ -233,20 +232,18 @@ static int compare_to(const char *text, const char *other, size_t n)
     return order ? order : text[n] != '\0';
 }
 
-/* Binary search in an order: the index of the text, if it is there. */
-static int32_t find(const dt_catalogue *c, const int32_t *order, const char *(*text_of)(const dt_catalogue *, int32_t),
-                    const char *text, size_t nbytes)
+int32_t dt_catalogue_find(const dt_catalogue *c, const char *sid, size_t nbytes)
 {
     int32_t low = 0, high = c->n_items;
-    if (memchr(text, '\0', nbytes)) return -1;
+    if (memchr(sid, '\0', nbytes)) return -1;
     while (low < high) {
         const int32_t at = low + (high - low) / 2;
-        if (compare_to(text_of(c, order[at]), text, nbytes) < 0)
+        if (compare_to(sid_of(c, c->by_sid[at]), sid, nbytes) < 0)
             low = at + 1;
         else
             high = at;
     }
-    return low < c->n_items && compare_to(text_of(c, order[low]), text, nbytes) == 0 ? order[low] : -1;
+    return low < c->n_items && compare_to(sid_of(c, c->by_sid[low]), sid, nbytes) == 0 ? c->by_sid[low] : -1;
 }
 
 const char *dt_sid_in(const char *text, size_t *nbytes)
@@ -258,14 +255,6 @@ const char *dt_sid_in(const char *text, size_t *nbytes)
     return text;
 }
 
-int32_t dt_catalogue_find(const dt_catalogue *c, const char *sid, size_t nbytes)
-{
-    return find(c, c->by_sid, sid_of, sid, nbytes);
-}
-int32_t dt_catalogue_find_id(const dt_catalogue *c, const char *id, size_t nbytes)
-{
-    return find(c, c->by_id, id_of, id, nbytes);
-}
 const int32_t *dt_catalogue_by_sid(const dt_catalogue *c) { return c->by_sid; }
 int32_t dt_catalogue_n_sids(const dt_catalogue *c) { return c->n_sids; }
 int32_t dt_catalogue_n_levels(const dt_catalogue *c) { return c->levels.n; }

@@ -33,8 +33,4 @@ dt_choice dt_sampling_choice(const dt_sampling *how);
 /** The uniform number in [0, 1) of a token: 53 bits of Philox with the counter (sequence, position). */
 double dt_sampler_uniform(uint64_t seed, uint64_t sequence, uint64_t position);
 
-/** log(sum over v of e^logits[v]), in double: logits[t] minus it is the log-probability of t. Not finite if a logit is
- *  +inf or NaN. */
-double dt_log_sum_exp(const float *logits, int64_t n);
-
 #endif

@@ -43,8 +43,6 @@ dt_catalogue_item dt_catalogue_get(const dt_catalogue *c, int32_t item);
 const char *dt_sid_in(const char *text, size_t *nbytes);
 /** The first item with this SID; -1: none. */
 int32_t dt_catalogue_find(const dt_catalogue *c, const char *sid, size_t nbytes);
-/** The item with this id; -1: none. */
-int32_t dt_catalogue_find_id(const dt_catalogue *c, const char *id, size_t nbytes);
 /** Item indices sorted by SID (bytes), then by line: [n_items], borrowed. */
 const int32_t *dt_catalogue_by_sid(const dt_catalogue *c);
 /** Number of distinct SIDs. */
