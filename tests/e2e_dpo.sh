@@ -10,35 +10,12 @@ sed 's/, "margin": [0-9.]*//' tests/data/rm/pairs.jsonl >"$tmp/pairs.jsonl" # be
 data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 make_task dpo run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/rm/more.jsonl
-if command -v python3 >/dev/null; then
-    n=0
-    while IFS=$'\t' read -r name start pairs keys; do
-        every 4 $((n += 1)) || continue
-        as_trl dpo 28 1 trl "$n"
-        expect "$name of ${start##*/}, ${keys#* }: TRL's numbers and weights" like_trl trl dpo "$name"
-    done < <(trl_runs dpo)
-    n=0
-    # Also where losses compare pairs with those of other ranks and micro-steps, and where ranks have no pair in the last step of an epoch.
-    for layout in "14 1 3 1" "14 2 0 2" "14 2 2 1" "14 2 3 1" "14 4 3 1" "20 2 3 1" "20 4 0 1" "26 2 2 2" "27 4 3 1" "29 2 0 1" "29 4 3 1"; do
-        every 4 $((n += 1)) || continue
-        set -- $layout
-        name=$(trl_runs dpo | sed -n "$1p" | cut -f1)
-        as_trl dpo 28 "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
-        expect "$name on $2 ranks, stage $3, micro-batches of $4: the same" like_trl layout dpo "$name"
-    done
-else
-    skip "TRL's numbers" "no python3 to compare them"
-fi
+# Layouts: also where losses compare pairs with those of other ranks and micro-steps, and where ranks have no pair in the last step of an epoch.
+against_trl dpo 28 4 "14 1 3 1" "14 2 0 2" "14 2 2 1" "14 2 3 1" "14 4 3 1" "20 2 3 1" "20 4 0 1" "26 2 2 2" "27 4 3 1" "29 2 0 1" "29 4 3 1"
 train 1 first batch.micro_batch_size=4 run.max_steps=1
 expect "the loss of the first step is log 2" [ "$(number first loss)" = 0.693147181 ]
 expect "initial margins are 0" [ "$(number first dpo/rewards/margins)" = 0 ]
 # Bit for bit in reproducible mode: steps of 12 of 15 pairs, so that every second one has 3, which some ranks and micro-steps have none of.
-bits() { # NP DIR ARGS...
-    local np=$1 dir=$2
-    shift 2
-    train "$np" "$dir" model.path=tests/data/hf/qwen2 data.train="$tmp/more.h5" data.seq_len=28 batch.train_batch_size=12 batch.micro_batch_size=1 \
-        run.reproducible=true run.max_steps=4 "$@"
-}
 while read -r what keys; do
     for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu zero.offload_param=cpu" "4 1 zero.offload_optimizer=nvme zero.nvme_path=$tmp"; do
         set -- $layout

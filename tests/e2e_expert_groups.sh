@@ -4,9 +4,8 @@
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
-make_data
-sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nshared_expert_intermediate_size = 28\nnorm_topk_prob = true/' \
-    -e 's/^intermediate_size.*//' -e 's/^\[run\]/[run]\nreproducible = true/' "$tmp/tiny.ini"
+make_mixture
+sed -i 's/^\[run\]/[run]\nreproducible = true/' "$tmp/tiny.ini"
 
 # 14 steps: the last batch of the epoch is incomplete
 train 1 whole run.max_steps=14 checkpoint.save_steps=7 checkpoint.export=hf

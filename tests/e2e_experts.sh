@@ -5,9 +5,7 @@
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
-make_data
-sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nshared_expert_intermediate_size = 28\nnorm_topk_prob = true/' \
-    -e 's/^intermediate_size.*//' "$tmp/tiny.ini"
+make_mixture
 
 train 1 one checkpoint.save_steps=3 checkpoint.export=hf
 expect_exit "one rank" 0

@@ -15,13 +15,7 @@ lora() { # NP DIR MODEL ARGS...
         data.seq_len=64 data.shuffle=false batch.train_batch_size=4 optimizer.lr=1e-2 optimizer.weight_decay=0.1 optimizer.betas="0.9, 0.999" \
         optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 "$@"
 }
-# PEFT's numbers have seven digits; fp32 keeps 1e-6 of such sums, of which ten steps at a high rate make more: Adam divides small gradients by themselves.
-like_peft() { # DIR RUN
-    paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) <(awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/peft.txt") | awk '
-        { for (i = 1; i <= 2; i++) { d = $i - $(i + 2); d = d < 0 ? -d : d
-              if (NF != 4 || !(d <= 2e-4 * $(i + 2))) { print "step", NR ", number", i ":", $i, $(i + 2); bad = 1 } } }
-        END { exit bad || NR != 10 }'
-}
+like_peft() { ten_steps_like "$1" < <(awk -v n="$2" '/^run/ { k++; next } k == n' "$fixture/peft.txt"); } # DIR RUN
 n=0
 while read -r _ model keys; do
     n=$((n + 1))

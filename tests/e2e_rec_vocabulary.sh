@@ -54,13 +54,7 @@ frozen() { # NP DIR MODEL ARGS...
         optimizer.eps=1e-8 optimizer.max_grad_norm=1 scheduler.type=constant log.report_to=jsonl checkpoint.save_steps=0 \
         rec.catalogue=$fixture/info.txt rec.freeze_llm=true "$@"
 }
-# Seven digits are written, and Adam divides small gradients by themselves: as in e2e_lora.sh.
-like_pytorch() { # DIR RUN
-    paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) <(awk -v r="run $2" '/^run/ { mine = $0 == r; next } mine' $fixture/frozen.txt) | awk '
-        { for (i = 1; i <= 2; i++) { d = $i - $(i + 2); d = d < 0 ? -d : d
-              if (NF != 4 || !(d <= 2e-4 * $(i + 2))) { print "step", NR ", number", i ":", $i, $(i + 2); bad = 1 } } }
-        END { exit bad || NR != 10 }'
-}
+like_pytorch() { ten_steps_like "$1" < <(awk -v r="run $2" '/^run/ { mine = $0 == r; next } mine' $fixture/frozen.txt); } # DIR RUN
 for name in llama gpt2; do
     frozen 1 "torch-$name" $name batch.micro_batch_size=2 checkpoint.export=hf
     expect "$name: PyTorch's steps" like_pytorch "torch-$name" $name

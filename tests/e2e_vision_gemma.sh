@@ -4,27 +4,10 @@
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
-model=tests/data/vision/hf/gemma3 chats=tests/data/vision/gemma3_chats.jsonl files=$PWD/tests/data/image/files
-python3 - $chats "$files" >"$tmp/chats.jsonl" <<'PY'
-import json, sys
-for line in open(sys.argv[1]):
-    r = json.loads(line)
-    del r["ids"]
-    if "images" in r:
-        r["images"] = [sys.argv[2] + "/" + f for f in r["images"]]
-    print(json.dumps(r))
-PY
-dataset() { ./dtrain-data -q --tokenizer $model --images $model "$@"; }
+model=tests/data/vision/hf/gemma3 chats=tests/data/vision/gemma3_chats.jsonl files=$PWD/tests/data/image/files length=96
+. "$(dirname "$0")/vision_common.sh"
 
 # ---- data
-expect "a dataset" dataset --mask assistant -o "$tmp/chats.h5" "$tmp/chats.jsonl"
-for i in 0 1 2 3; do ./dtrain-data show "$tmp/chats.h5" $i; done >"$tmp/shown"
-expect "ids are those of transformers' processor" python3 - $chats "$tmp/shown" <<'PY'
-import json, re, sys
-want = [json.loads(line)["ids"] for line in open(sys.argv[1])]
-found = [list(map(int, re.findall(r"<(\d+)>", s))) for s in re.split(r"sample \d+ of", open(sys.argv[2]).read())[1:]]
-assert found == want, (found, want)
-PY
 grep -v '"images"' "$tmp/chats.jsonl" >"$tmp/texts.jsonl"
 expect "texts only" ./dtrain-data -q --tokenizer $model --mask assistant -o "$tmp/texts.h5" "$tmp/texts.jsonl" "$tmp/texts.jsonl"
 mkdir "$tmp/scan"
@@ -33,8 +16,6 @@ ends "several crops of an image" 65 run 0 ./dtrain-data -q --tokenizer $model --
 expect_text "are refused" 'do_pan_and_scan: expected false'
 
 # ---- training
-length=96
-. "$(dirname "$0")/vision_common.sh"
 ends "texts only, with the whole model" 0 train 2 texts data.train="$tmp/texts.h5" vision.train=llm batch.micro_batch_size=1
 ends "bf16" 0 train 1 half precision.dtype=bf16
 ends "adapters on an int8 base" 0 train 1 int8 vision.train=llm lora.r=2 lora.base_quantization=int8

@@ -5,34 +5,11 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 grids=tests/data/vision/grids
-model=$grids/internvl files=$PWD/tests/data/image/files
-python3 - $grids/tiled_chats.jsonl "$files" >"$tmp/chats.jsonl" <<'PY'
-import json, sys
-for line in open(sys.argv[1]):
-    r = json.loads(line)
-    del r["ids"]
-    if "images" in r:
-        r["images"] = [sys.argv[2] + "/" + f for f in r["images"]]
-    print(json.dumps(r))
-PY
-dataset() { ./dtrain-data -q --tokenizer $model --images "${@:2}" "$1"; }
-
-# ---- data
-expect "a dataset" dataset "$tmp/chats.jsonl" $model --mask assistant -o "$tmp/chats.h5"
-for i in 0 1 2 3 4; do ./dtrain-data show "$tmp/chats.h5" $i; done >"$tmp/shown"
-expect "ids are those of transformers' processor" python3 - $grids/tiled_chats.jsonl "$tmp/shown" <<'PY'
-import json, re, sys
-want = [json.loads(line)["ids"] for line in open(sys.argv[1])]
-found = [list(map(int, re.findall(r"<(\d+)>", s))) for s in re.split(r"sample \d+ of", open(sys.argv[2]).read())[1:]]
-assert len(found) == len(want)
-for a, b in zip(want, found):
-    assert a == b, (a, b)
-PY
+model=$grids/internvl chats=$grids/tiled_chats.jsonl files=$PWD/tests/data/image/files length=192
+. "$(dirname "$0")/vision_common.sh"
 expect "tiles are drawn" ./dtrain-info --images "$tmp/sheet.png" "$tmp/chats.h5"
 
 # ---- training
-length=192
-. "$(dirname "$0")/vision_common.sh"
 for kind in int8 nf4; do ends "adapters on a base of $kind" 0 train 1 $kind vision.train=llm lora.r=2 lora.base_quantization=$kind; done
 ends "bf16" 0 train 1 half precision.dtype=bf16
 ends "adapters, tower and projector whole" 0 train 2 adapted vision.train=tower,projector,llm lora.r=2 batch.micro_batch_size=1 checkpoint.export=hf

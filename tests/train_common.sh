@@ -62,6 +62,11 @@ save_steps = 0
 report_to = jsonl
 INI
 }
+make_mixture() {
+    make_data
+    sed -i -e 's/^model_type = llama/model_type = qwen2_moe\nnum_experts = 7\nnum_experts_per_tok = 3\nmoe_intermediate_size = 20\nshared_expert_intermediate_size = 28\nnorm_topk_prob = true/' \
+        -e 's/^intermediate_size.*//' "$tmp/tiny.ini"
+}
 
 make_task() {
     local task=$1 key
@@ -96,6 +101,38 @@ like_trl() {
     local tolerance=2e-4
     [ "${DTRAIN_DEVICE:-cpu}" != cuda ] || tolerance=5e-4
     python3 tests/like_trl.py "$tmp/$1" "$2" "$3" "$tolerance" >"$out" 2>&1
+}
+# Each run of a task that TRL made, and some of them in LAYOUTS "RUN NP STAGE MICRO_BATCH". EVERY: make test takes one of so many.
+against_trl() { # TASK LEN EVERY LAYOUT...
+    local task=$1 len=$2 every=$3 n=0 name start pairs keys layout
+    shift 3
+    command -v python3 >/dev/null || { skip "TRL's numbers" "no python3 to compare them"; return; }
+    while IFS=$'\t' read -r name start pairs keys; do
+        every "$every" $((n += 1)) || continue
+        as_trl "$task" "$len" 1 trl "$n"
+        expect "$name of ${start##*/}, ${keys#* }: TRL's numbers and weights" like_trl trl "$task" "$name"
+    done < <(trl_runs "$task")
+    n=0
+    for layout; do
+        every "$every" $((n += 1)) || continue
+        set -- $layout
+        name=$(trl_runs "$task" | sed -n "$1p" | cut -f1)
+        as_trl "$task" "$len" "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
+        expect "$name on $2 ranks, stage $3, micro-batches of $4: the same" like_trl layout "$task" "$name"
+    done
+}
+# Four steps of $tmp/more.h5 in reproducible mode.
+bits() { # NP DIR ARGS...
+    train "$1" "$2" model.path=tests/data/hf/qwen2 data.train="$tmp/more.h5" data.seq_len=28 batch.train_batch_size=12 batch.micro_batch_size=1 \
+        run.reproducible=true run.max_steps=4 "${@:3}"
+}
+# Losses and norms of another program's ten steps, on standard input. They have seven digits; fp32 keeps 1e-6 of such sums, of which ten steps at a high
+# rate make more: Adam divides small gradients by themselves.
+ten_steps_like() { # DIR
+    paste -d' ' <(number "$1" loss) <(number "$1" grad_norm) - | awk '
+        { for (i = 1; i <= 2; i++) { d = $i - $(i + 2); d = d < 0 ? -d : d
+              if (NF != 4 || !(d <= 2e-4 * $(i + 2))) { print "step", NR ", number", i ":", $i, $(i + 2); bad = 1 } } }
+        END { exit bad || NR != 10 }'
 }
 number() { sed -n "s|.*\"$2\": *\([-+0-9.eE]*\).*|\1|p" "$tmp/$1/metrics.jsonl"; }
 above() { number "$1" "$2" | tail -1 | awk -v least="$3" 'BEGIN { bad = 1 } { bad = !($1 > least) } END { exit bad }'; }
