@@ -133,6 +133,9 @@ static void place_set(dt_model *m, struct arena *a, int64_t i)
     place_expensive(m, a, &m->sets[i]);
 }
 
+/* Rows of the keys of all ranks of the axis cp. */
+static int64_t gathered_rows(const dt_model *m) { return m->opt.cp ? m->opt.max_tok * (int64_t)dt_context_size(m) : 0; }
+
 /* Buffers that are not needed at the same time overlap: the two halves of a block's backward, and block and head work
  * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
@@ -156,6 +159,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     a->used = from;
     m->s.datt = dt_take(a, T, m->O, e);
     m->s.dqkv = dt_take(a, T, m->W, e);
+    m->s.all_dkv = dt_take(a, gathered_rows(m), m->K + m->Y, e);
     m->s.dlatent = dt_take(a, T, m->A, e);
     m->s.dlatent_q = dt_take(a, T, m->mc->q_lora_rank, e);
     m->s.dlatent_kv = dt_take(a, T, m->mc->kv_lora_rank, e);
@@ -237,6 +241,7 @@ static void place_mixers(dt_model *m, struct arena *a)
     m->s.grouped = dt_take(a, m->mc->linear_grouped ? m->opt.max_tok : 0, m->I, m->elem);
     m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
     m->s.gated = dt_take(a, gated, m->Q, m->elem);
+    m->s.all_kv = dt_take(a, gathered_rows(m), m->K + m->Y, m->elem);
     m->s.delta = dt_take(a, m->s.delta_elems, 1, sizeof(float));
     m->s.latent_kv = dt_take(a, m->A > 0 ? m->opt.max_tok : 0, dt_family_size(m->mc, SIZE_LKV), m->elem);
 }
@@ -395,6 +400,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.device = (float *)(void *)m->values_span.device;
     m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
     m->dynamic.axis = dt_take(host, longest_side(m), m->mc->head_dim, sizeof(float));
+    dt_context_place(m, host);
     m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 

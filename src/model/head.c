@@ -249,10 +249,14 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     DT_TRY(dt_span_wait(m, &m->results_span));
     /* queued earlier on the same stream, hence complete */
     if (m->n_rows > 0) m->tokens_span.moving = m->rows_span.moving = false;
-    for (int i = 0; i < N_RESULTS && n > 0; i++)
-        if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
-    if (out->hit && n > 0) memcpy(out->hit, m->asked.hit, n);
-    return DT_OK;
+    const int64_t first = m->part.first_target;
+    for (int i = 0; i < N_RESULTS; i++) {
+        if (!list[i]) continue;
+        if (n > 0) memcpy(list[i] + first, m->asked.real[i], n * sizeof *list[i]);
+        DT_TRY(dt_context_join(m, list[i], sizeof *list[i], first, m->n_rows, m->n_targets));
+    }
+    if (out->hit && n > 0) memcpy(out->hit + first, m->asked.hit, n);
+    return out->hit ? dt_context_join(m, out->hit, 1, first, m->n_rows, m->n_targets) : DT_OK;
 }
 
 dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out)

@@ -109,10 +109,11 @@ static dt_err make_qk(const dt_model *m, const struct block *b, const dt_param_v
 
 static dt_err attend(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
-    const dt_attention at = dt_block_attention(m, b, w);
-    const void *k = dt_at(a->qk, m->Q, m->elem), *v = dt_at(a->raw, m->Q + m->K, m->elem);
+    dt_attention at = dt_block_attention(m, b, w);
+    struct kv all;
     DT_TRY(make_qk(m, b, w, a));
-    return m->ops->attention_forward(m->dev, &at, a->qk, k, v, a->att, m->train ? a->lse : NULL, m->stream);
+    DT_TRY(dt_context_gather(m, dt_at(a->qk, m->Q, m->elem), dt_at(a->raw, m->Q + m->K, m->elem), &at, &all));
+    return m->ops->attention_forward(m->dev, &at, a->qk, all.k, all.v, a->att, m->train ? a->lse : NULL, m->stream);
 }
 
 static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
@@ -230,9 +231,14 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
     if (gated)
         DT_TRY(m->ops->sigmoid_gate_backward(m->dev, &rows, a->att, a->gate, m->s.datt, m->s.datt, a->gate, m->stream));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(make_qk(m, b, w, a));
-    DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
-                                      a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
-                                      dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));
+    void *dk = dt_at(m->s.dqkv, m->Q, e), *dv = dt_at(m->s.dqkv, m->Q + m->K, e);
+    struct kv all;
+    struct kv_gradients to;
+    DT_TRY(dt_context_gather(m, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), &at, &all));
+    DT_TRY(dt_context_begin_backward(m, dk, dv, &to));
+    DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, all.k, all.v, a->att, a->lse, m->s.datt, m->s.dqkv, to.k,
+                                      to.v, m->s.attention, m->stream));
+    DT_TRY(dt_context_end_backward(m, dk, dv));
     DT_TRY(heads_backward(m, b, w, g, a));
     if (gated) DT_TRY(join_wide(m, a));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));

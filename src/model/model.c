@@ -23,12 +23,19 @@ static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_p
     return dt_norm_forward(m, &s->norm, w, a->x_in, a->x_out, m->stage_norm.mean, m->stage_norm.rstd, m->n_tok);
 }
 
+/* The same for a rank without tokens. */
+static dt_err stage_skip(const dt_model *m, const struct stage *s, bool want_output)
+{
+    DT_TRY(dt_context_skip(m));
+    return dt_experts_skip(m, &s->block, want_output);
+}
+
 /* Runs before grads_acquire, for which the device may have to wait. */
 static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view *w)
 {
     const struct stage *s = &m->stages[i];
     if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_NORM || m->set_holds == i) return DT_OK;
-    if (m->n_tok == 0) return dt_experts_skip(m, &s->block, false);
+    if (m->n_tok == 0) return stage_skip(m, s, false);
     const struct block_acts a = acts_of(m, i);
     return dt_block_forward(m, &s->block, w, &a, NULL, false);
 }
@@ -46,12 +53,12 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
     return dt_block_backward(m, &s->block, w, g, &a);
 }
 
-/* The same for a rank without tokens. */
 static dt_err stage_skip_backward(dt_model *m, int64_t i, const dt_grad_view *g)
 {
     m->set_holds = -1;
     DT_TRY(dt_model_clear_grads(m, m->stages[i].unit, g));
-    return dt_experts_skip_backward(m, &m->stages[i].block);
+    DT_TRY(dt_experts_skip_backward(m, &m->stages[i].block));
+    return dt_context_skip_backward(m);
 }
 
 static dt_err keep_hidden(dt_model *m)
@@ -62,9 +69,10 @@ static dt_err keep_hidden(dt_model *m)
     return m->n_tok > 0 ? m->ops->copy(m->dev, m->hidden, from, (size_t)(m->n_tok * m->C) * m->elem, m->stream) : DT_OK;
 }
 
-dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
+dt_err dt_model_forward(dt_model *m, const dt_batch *whole, bool train, int64_t step)
 {
     DT_EXPECT(!train || m->opt.training);
+    const dt_batch *b = dt_context_cut(m, whole);
     DT_TRY(dt_model_stage_batch(m, b, NULL));
     if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
     m->train = train;
@@ -80,7 +88,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         dt_param_view w;
         dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
         DT_TRY(dt_params_acquire(m, s->unit, &w));
-        DT_TRY(m->n_tok > 0 ? stage_forward(m, s, &w, &a) : dt_experts_skip(m, &s->block, true));
+        DT_TRY(m->n_tok > 0 ? stage_forward(m, s, &w, &a) : stage_skip(m, s, true));
         DT_TRY(dt_params_release(m, s->unit));
         if (m->owner) DT_TRY(dt_tower_after_block(m, s, a.x_out));
         if (m->vision) DT_TRY(dt_vision_after_block(m, s, a.x_out));
@@ -110,7 +118,7 @@ static dt_err backward_unit(dt_model *m, int64_t i)
 
 dt_err dt_model_backward(dt_model *m, const dt_batch *b)
 {
-    DT_EXPECT(m->have_dx && dt_model_in_use(m) && b->n_tok == m->n_tok);
+    DT_EXPECT(m->have_dx && dt_model_in_use(m) && dt_context_part(m, b)->n_tok == m->n_tok);
     m->have_dx = m->have_hidden = false;
     for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
     if (m->first_trained >= 0) return DT_OK;

@@ -88,13 +88,14 @@ struct block_acts {
 
 /** Work space that no two blocks need at the same time. All but dx and norm share memory with the head's. */
 struct scratch {
-    void *dx;    /* [T,C]: gradient of the residual stream */
-    void *drop;  /* [T,C]: a branch before its residual is added, or its gradient after dropout */
-    void *dact;  /* [T,F] */
-    void *dgate; /* [T]: gradient of row_gate */
-    void *dnorm; /* [T,C] */
-    void *datt;  /* [T,O] */
-    void *dqkv;  /* [T,W] */
+    void *dx;               /* [T,C]: gradient of the residual stream */
+    void *drop;             /* [T,C]: a branch before its residual is added, or its gradient after dropout */
+    void *dact;             /* [T,F] */
+    void *dgate;            /* [T]: gradient of row_gate */
+    void *dnorm;            /* [T,C] */
+    void *datt;             /* [T,O] */
+    void *dqkv;             /* [T,W] */
+    void *all_kv, *all_dkv; /* [cp T,K+Y]: keys and values of all ranks of the axis cp, and their gradients */
     float *attention, *norm;
     void *wide;         /* [T,2Q+2K]: queries, gates, keys and values as their matmul writes them, or their gradients */
     void *gated;        /* [T,Q]: attention's output times its gate */
@@ -279,6 +280,18 @@ struct cached {
     int32_t shift, next_shift;
 };
 
+/** The rank's tokens of a batch that the ranks of the axis cp divide (context.c). */
+struct part {
+    dt_batch batch;
+    int32_t n_each;       /* tokens of a rank; the last ranks may have fewer, or none */
+    int32_t first;        /* the first token in the whole batch */
+    int32_t n_before;     /* tokens of the first sequence on earlier ranks */
+    int64_t first_target; /* targets on earlier ranks */
+    /* host: arrays of batch, and the results of all ranks */
+    int32_t *order, *target_row, *seq_start, *full_len;
+    char *joined;
+};
+
 struct dt_model {
     const dt_model_config *mc;
     dt_model_options opt;
@@ -361,10 +374,12 @@ struct dt_model {
     int32_t n_learned;                 /* tokens whose embeddings receive gradients: host.order contains only these */
     int32_t n_windows, longest_window; /* of grids; patches of the longest */
     int32_t n_fill;                    /* unused tokens in as many idle slots after the batch (dt_step_rows) */
+    struct part part;
     bool train, have_hidden, have_dx;
     bool have_results;    /* the head's results for n_rows rows are computed or being copied */
     struct results asked; /* host addresses of the requested results; NULL: not requested */
     int64_t n_rows;
+    int64_t n_targets; /* of the whole batch: those of all ranks of cp */
     int64_t step;
     int64_t set_holds; /* full recomputation: the stage whose activations the single set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
@@ -546,6 +561,29 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 
 /* mix_attention.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w);
+
+/* context.c: without the axis cp a batch is whole, and these functions do nothing */
+int dt_context_size(const dt_model *m);
+void dt_context_place(dt_model *m, struct arena *host);
+/** The rank's part of a batch: of a new one, or of that of the last forward. */
+const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b);
+const dt_batch *dt_context_part(const dt_model *m, const dt_batch *b);
+/** x [n_all rows], host: this rank has set rows first .. first+n-1, and receives the others. */
+dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t n_all);
+struct kv {
+    const void *k, *v;
+};
+struct kv_gradients {
+    void *k, *v;
+};
+/** The keys and values that this rank's queries attend to, from those of its tokens in rows of W; sets at->kv_ld. */
+dt_err dt_context_gather(const dt_model *m, const void *k, const void *v, dt_attention *at, struct kv *all);
+/** Destination of their gradients, and then those of the rank's tokens, in rows of W. */
+dt_err dt_context_begin_backward(const dt_model *m, void *dk, void *dv, struct kv_gradients *all);
+dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv);
+/** What a rank without tokens does instead of attention. */
+dt_err dt_context_skip(const dt_model *m);
+dt_err dt_context_skip_backward(const dt_model *m);
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to

@@ -89,9 +89,11 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
         m->I = m->M + m->Z + 2 * m->H;
     }
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
-    m->n_tok = opt->max_tok;
+    m->opt.max_tok = (int32_t)dt_ceil_div(opt->max_tok, dt_context_size(m));
+    m->n_tok = m->opt.max_tok;
     m->n_seq = opt->max_seq;
-    m->max_q_len = m->max_kv_len = dt_model_longest(m);
+    m->max_q_len = dt_model_longest(m);
+    m->max_kv_len = (int32_t)dt_min_i64(opt->max_pos, opt->max_tok);
     m->set_holds = -1;
     dt_dynamic_rope_size(m);
     DT_TRY(find_tensors(m));

@@ -10,7 +10,7 @@
 static dt_err check(const dt_model *m, const dt_batch *b)
 {
     DT_EXPECT(m->n_labels > 0);
-    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok);
+    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && dt_context_part(m, b)->n_tok == m->n_tok);
     return DT_OK;
 }
 
@@ -36,8 +36,8 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
     }
     DT_TRY(dt_params_release(m, m->head_unit));
     DT_TRY(dt_span_wait(m, &m->values_span));
-    if (m->n_tok > 0) memcpy(value, m->v.host, nbytes_of(m));
-    return DT_OK;
+    if (m->n_tok > 0) memcpy(value + m->part.first * m->n_labels, m->v.host, nbytes_of(m));
+    return dt_context_join(m, value, (size_t)m->n_labels * sizeof *value, m->part.first, m->n_tok, b->n_tok);
 }
 
 static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *g, const void *dvalue)
@@ -60,7 +60,7 @@ static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
     *on_device = m->v.device;
     DT_TRY(dt_span_wait(m, &m->values_span));
     const float scale = dt_model_loss_scale(m);
-    for (int64_t i = 0; i < m->n_tok * m->n_labels; i++) m->v.host[i] = dvalue[i] * scale;
+    for (int64_t i = 0; i < m->n_tok * m->n_labels; i++) m->v.host[i] = dvalue[m->part.first * m->n_labels + i] * scale;
     DT_TRY(dt_span_to_device(m, &m->values_span, nbytes_of(m)));
     if (!m->v.dvalue) return DT_OK;
     *on_device = m->v.dvalue;

@@ -99,6 +99,7 @@ const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* wit
 int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEGIES]);
 int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
 
+dt_err run_check_mesh(const dt_run *run, int nranks);         /* setup.c */
 dt_mesh_shape run_mesh(const dt_run *run, const strategy *s); /* how a strategy arranges the ranks */
 
 /* settings of a plan: those of the configuration, unless a field is changed */

@@ -317,6 +317,9 @@
     INT (zero, buffer_count, 4, 1, 1024, "buffers", \
          "staging buffers for offloaded states, one per sub-group or parameter block in flight. With nvme, reads, " \
          "updates and writes overlap if there are at least 3") \
+    INT (mesh, cp, 1, 1, 4096, "ranks", \
+         "context parallelism: this many neighbouring ranks read the same samples and divide the tokens of each " \
+         "micro-batch. Each rank stores activations of its tokens only, and attention gathers keys and values") \
     ENUM(comm, backend, "auto", "auto|mpi|nccl", "library that transfers tensors between ranks") \
     REAL(comm, timeout, 1800, 1, 1e9, "seconds", \
          "end the run with exit code 76 after this long without progress; time while the job is suspended is not " \

@@ -1,5 +1,5 @@
 /* model.h - the layers of a model, computed on one device, for the families in src/model/families. It depends neither
- * on MPI nor on ZeRO. Definitions: algorithms.md section 8.
+ * on MPI nor on ZeRO, only on collectives of an axis (dt_model_options.cp). Definitions: algorithms.md section 8.
  *
  * A model is a list of units ("embed", "block.0" .., "head"). It gets parameters and gradients through a
  * dt_param_source, so tests run it on plain buffers.
@@ -284,15 +284,20 @@ enum {
     DT_HEAD_DIVERGENCE = 8, /* KL divergence from a reference: value and gradient */
 };
 
+struct dt_axis;
 /** Options of dt_model_open and dt_model_plan. */
 typedef struct dt_model_options {
     dt_dtype dtype;
     dt_dtype grad_dtype; /* of the views of grads_acquire */
-    int32_t max_tok;     /* maximum number of tokens of a micro-batch of this rank */
+    int32_t max_tok;     /* maximum number of tokens of a micro-batch */
     int32_t max_seq;     /* maximum number of sequences of a micro-batch */
     /* maximum sequence length, cached tokens included: positions are below it. GPT-2: at most
      * max_position_embeddings */
     int32_t max_pos;
+    /* the ranks of this axis have the same batches and divide their tokens; results and gradients of a pass: results
+     * of all tokens on every rank, gradients of the rank's tokens. NULL: none. Borrowed. Not for images, generation,
+     * linear or latent attention. A plan needs only its size */
+    const struct dt_axis *cp;
     bool training; /* keep what backward needs */
     dt_recompute recompute;
     /* results do not depend on what is recomputed, even if that is slower (dt_matmul.act_of_aux) */

@@ -35,7 +35,8 @@ static dt_err require_settings(const dt_config *cfg)
     static const char *const needed[][2] = {
         {"batch", NULL},      {"zero", NULL},      {"precision", NULL},       {"run", "task"},
         {"run", "threads"},   {"run", "device"},   {"data", "seq_len"},       {"run", "reproducible"},
-        {"data", "prefetch"}, {"data", "packing"}, {"comm", "shared_memory"}, {"comm", "backend"}};
+        {"data", "prefetch"}, {"data", "packing"}, {"comm", "shared_memory"}, {"comm", "backend"},
+        {"mesh", NULL}};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         DT_TRY(dt_config_require(cfg, needed[i][0], needed[i][1]));
     return DT_OK;
@@ -164,7 +165,10 @@ static void print_start(const planner *p)
     if (!has_own_memory(p) && !strcmp(p->run->cfg.run_device, "auto"))
         fputs("device: cpu (run.device = auto on this machine); to plan for GPUs, add --gpu NAME or run.device=cuda\n",
               p->out);
-    fprintf(p->out, "ranks: %d on %d node%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "",
+    char mesh[60] = "";
+    if (p->run->cp->size > 1)
+        snprintf(mesh, sizeof mesh, ", %d of which divide the tokens of a sample", p->run->cp->size);
+    fprintf(p->out, "ranks: %d on %d node%s%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "", mesh,
             run_strategy(p->run).by_node && n_nodes > 1 ? ", each node with all states (zero.shard_group = node)" : "");
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
@@ -409,11 +413,13 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .req = req, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
+    DT_TRY(run_check_mesh(run, req->nranks));
     const strategy asked = run_strategy(run);
     const dt_mesh_shape mesh = run_mesh(run, &asked);
     run->planned_data = (dt_axis){.name = "data", .size = dt_mesh_data(&mesh, req->nranks)};
     run->planned_sum = (dt_axis){.name = "sum", .size = dt_mesh_sum(&mesh, req->nranks)};
-    run->data = &run->planned_data, run->sum = &run->planned_sum;
+    run->planned_cp = (dt_axis){.name = "cp", .size = mesh.cp};
+    run->data = &run->planned_data, run->sum = &run->planned_sum, run->cp = &run->planned_cp;
     DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, req->nranks, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)

@@ -21,8 +21,7 @@ strategy run_strategy(const dt_run *run)
 
 dt_mesh_shape run_mesh(const dt_run *run, const strategy *s)
 {
-    (void)run;
-    return (dt_mesh_shape){.tp = 1, .cp = 1, .by_node = s->by_node};
+    return (dt_mesh_shape){.tp = 1, .cp = (int)run->cfg.mesh_cp, .by_node = s->by_node};
 }
 
 void run_apply(const strategy *s, dt_zero_options *opt)
