@@ -30,7 +30,7 @@ struct load_matrix {
     const float *scales; /* the pointers point into bytes */
     const uint8_t *codes;
     const uint8_t *exponents;
-    float bytes[]; /* scales, then codes, then scales in the file's type */
+    float bytes[]; /* scales, then scales in the file's type, then codes, whose number may be odd */
 };
 
 /* Decode n elements; x: index of the first in the file's tensor. */
@@ -115,7 +115,7 @@ static dt_err read_codes(load_job *j, const dt_stored_location *at, int64_t firs
         return DT_OK;
     DT_TRY(make_room(j, n_floats * sizeof(float) + n_codes + (size_t)n_scales * size));
     struct load_matrix *m = j->matrix;
-    uint8_t *codes = (uint8_t *)(m->bytes + n_floats), *scales = codes + n_codes;
+    uint8_t *scales = (uint8_t *)(m->bytes + n_floats), *codes = scales + (size_t)n_scales * size;
     m->offset = -1;
     DT_TRY(load_open(j, at->file));
     DT_TRY(dt_read_at(j->fd, j->files[at->file], at->offset + first_byte, codes, n_codes));
