@@ -339,6 +339,29 @@ static dt_err from_ini(dt_model_config *mc, const char *ini)
     return err;
 }
 
+/* ChatGLM2's code divides positions by rope_ratio, and that of newer models multiplies the base. */
+TEST(rope_ratio_of_chatglm2_is_refused)
+{
+    static const char *const BAD[][2] = {{"a/config.json", "'THUDM/chatglm2-6b-32k'"},
+                                         {"/models/ChatGLM2-6B-32K/config.json", "'THUDM/chatglm3-6b-32k'"}};
+    char json[256];
+    for (int i = 0; i < 2; i++) {
+        dt_model_config mc;
+        snprintf(json, sizeof json,
+                 "{'model_type': 'chatglm', 'multi_query_attention': true, 'rope_ratio': 16, '_name_or_path': %s}",
+                 BAD[i][1]);
+        dt_error_clear();
+        assert_int_equal(dt_model_config_parse(&mc, BAD[i][0], quoted(json)), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), BAD[i][0]));
+        assert_non_null(strstr(dt_error_message(), "rope_ratio: expected 1, because this model's code divides"));
+    }
+    READS("{'model_type': 'chatglm', 'multi_query_attention': true, '_name_or_path': 'THUDM/chatglm2-6b'}",
+          mc.rope_theta == 1e4);
+    READS("{'model_type': 'chatglm', 'multi_query_attention': true, 'rope_ratio': 50, '_name_or_path': "
+          "'THUDM/chatglm3-6b-32k'}",
+          mc.rope_theta == 5e5);
+}
+
 TEST(inline_keys_make_a_model_alone)
 {
     dt_model_config mc;

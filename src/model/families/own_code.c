@@ -32,6 +32,8 @@ struct own_code {
     const dt_family *family;
     struct own_key keys[MAX_KEYS];    /* unused ones have no name */
     struct own_name names[MAX_NAMES]; /* those that differ */
+    /* a word in the names of models whose code divides positions by rope_ratio. Their other keys are the same. */
+    const char *divides;
 };
 
 #define INTERNLM2 "model.layers.%d."
@@ -78,6 +80,7 @@ static const struct own_code OWN[] = {
               {"pre_seq_len", NULL, NULL, "null", 0},
               {"position_encoding_2d", NULL, NULL, "false", 0}, /* of the first ChatGLM, another architecture */
               {"vision_config", NULL, NULL, "null", 0}},
+     .divides = "chatglm2",
      .names = {{"model.embed_tokens", "transformer.embedding.word_embeddings", WHOLE},
                {"input_layernorm", CHATGLM "input_layernorm", WHOLE},
                {"self_attn.q_proj", CHATGLM "self_attention.query_key_value", Q},
@@ -128,11 +131,23 @@ static dt_err translate_key(const dt_spec *root, const struct own_key *k, json_t
     return fits ? DT_OK : dt_spec_bad(root, k->name, k->only);
 }
 
+static bool has_word(const char *text, const char *word) { return text && word && strcasestr(text, word); }
+
+/* Is it such a model, by its name or its directory? */
+static bool divides(const dt_spec *root, const struct own_code *c)
+{
+    const char *name = json_string_value(json_object_get(root->value, "_name_or_path"));
+    const json_t *ratio = json_object_get(root->value, "rope_ratio");
+    return ratio && json_number_value(ratio) != 1 && (has_word(name, c->divides) || has_word(root->file, c->divides));
+}
+
 dt_err dt_own_code_translate(const dt_spec *root, json_t **own)
 {
     const struct own_code *c = find_type(root->value);
     *own = NULL;
     if (!c) return DT_OK;
+    if (divides(root, c))
+        return dt_spec_bad(root, "rope_ratio", "1, because this model's code divides positions by it");
     json_t *to = json_copy((json_t *)root->value);
     DT_CHECK(to, DT_ERR_MEMORY, "%s: out of memory for its text", root->file);
     json_object_del(to, "auto_map");
