@@ -215,6 +215,22 @@ IN_DIR(the_tokenizers_files_go_along)
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && weights_are(f, DT_ST_F32));
 }
 
+IN_DIR(the_code_of_a_tokenizer_is_not_named)
+{
+    fixture *f = *state;
+    char out[PATH_MAX], tok[PATH_MAX], path[PATH_MAX], *text = NULL;
+    size_t n;
+    assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 1, DT_F32, true) == DT_OK);
+    assert_all(f->mpi, on_first(f, make_tokenizer,
+                                "echo '{\"x\": [1], \"auto_map\": {\"AutoTokenizer\": [\"a.A\", null]}}' > "
+                                "tokenizer_config.json"));
+    assert_all(f->mpi, export_to(f, in_dir(f, "out", out), DT_ST_F32, 0, in_dir(f, "tok", tok)) == DT_OK);
+    const bool ok = dt_read_file(in_dir(f, "out/tokenizer_config.json", path), 1 << 10, &text, &n) == DT_OK &&
+                    strcmp(text, "{\"x\": [1], \"auto_map\": {}}\n") == 0;
+    free(text);
+    assert_all(f->mpi, ok);
+}
+
 IN_DIR(the_tokenizer_of_bytes_is_written_for_others)
 {
     fixture *f = *state;

@@ -1,6 +1,7 @@
 /* new_tokens.c - add tokens to a tokenizer's files. Only the affected value is replaced in the text; the rest stays
  * unchanged. */
 #include "dtrain/pretrained/new_tokens.h"
+#include "tokenizer_files.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
 #include "dtrain/tokenizer/tokenizer.h"
@@ -54,8 +55,7 @@ static const char *find_value(const char *text, const char *key)
     return NULL;
 }
 
-/* Replace the key's value in the text, or add it if missing. malloc'ed; NULL: out of memory. */
-static char *with_value(const char *text, const char *key, const json_t *value)
+char *tokenizer_with_value(const char *text, const char *key, const json_t *value)
 {
     const char *old = find_value(text, key), *open = strchr(text, '{');
     char *now = json_dumps(value, JSON_INDENT(2)), *out = NULL;
@@ -137,7 +137,7 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     mark_reached(j, list);
     for (size_t i = 0; i < j->n; i++)
         if (!j->tokens[i].reached) insert_entry(list, &j->tokens[i]);
-    *out = with_value(text, "added_tokens", list);
+    *out = tokenizer_with_value(text, "added_tokens", list);
     json_decref(list);
     dt_spec_unload(&root);
     free(text);
@@ -173,7 +173,7 @@ static dt_err edit_config(const job *j, const char *file, char **out)
         snprintf(id, sizeof id, "%d", (int)j->tokens[i].id);
         if (!json_object_get(all, id)) json_object_set_new(all, id, make_entry(&j->tokens[i], false));
     }
-    *out = all ? with_value(text, "added_tokens_decoder", all) : NULL;
+    *out = all ? tokenizer_with_value(text, "added_tokens_decoder", all) : NULL;
     const bool lost = all && !*out;
     json_decref(all);
     dt_spec_unload(&root);

@@ -1,8 +1,9 @@
-/* tokenizer_files.c - copy the files of a tokenizer. Their contents are not parsed here. */
+/* tokenizer_files.c - copy the files of a tokenizer. */
 #include "tokenizer_files.h"
 #include "vision_files.h"
 #include "dtrain/pretrained/export.h"
 #include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,7 +21,9 @@ enum {
     N_VOCABULARIES = 3,
     N_COPIED = N_FILES - 2,    /* the files after these are generated */
     GENERATION = N_COPIED - 1, /* belongs to the model */
-    TEMPLATE = N_COPIED - 2
+    TEMPLATE = N_COPIED - 2,
+    CONFIG = 4,
+    MAX_CONFIG = 64 << 20 /* bytes */
 };
 
 bool tokenizer_dir_has_files(const char *dir)
@@ -112,6 +115,30 @@ static dt_err create_vision(const dt_export_options *opt, const char *dir)
     return err != DT_OK ? err : other;
 }
 
+/* The code that `auto_map` names is not exported. Without it, transformers reads tokenizer.json as dtrain does. A file
+ * that is not JSON stays as it is. */
+static dt_err drop_code(const char *dir)
+{
+    char part[PATH_MAX], *text = NULL, *plain = NULL;
+    size_t nbytes;
+    dt_spec root;
+    if (!has_part(dir, 0) || !has_part(dir, CONFIG) || !dt_join_path(part, dir, FILES[CONFIG], ".part")) return DT_OK;
+    if (dt_spec_load(&root, part, MAX_CONFIG, DT_JSON_NUL_KEYS, &text, &nbytes) != DT_OK) {
+        dt_error_clear();
+        return DT_OK;
+    }
+    json_t *none = json_object_get(root.value, "auto_map") ? json_object() : NULL;
+    dt_err err = DT_OK;
+    if (none && !(plain = tokenizer_with_value(text, "auto_map", none)))
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", part);
+    if (plain) err = dt_write_file_sync(part, plain, strlen(plain));
+    free(plain);
+    free(text);
+    json_decref(none);
+    dt_spec_unload(&root);
+    return err;
+}
+
 dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir)
 {
     char path[PATH_MAX];
@@ -120,6 +147,7 @@ dt_err tokenizer_files_create(const dt_export_options *opt, const char *dir)
     if (more->tokenizer) DT_TRY(write_text(dir, "tokenizer.json", more->tokenizer));
     if (more->config) DT_TRY(write_text(dir, "tokenizer_config.json", more->config));
     if (more->added_tokens) DT_TRY(write_text(dir, "added_tokens.json", more->added_tokens));
+    DT_TRY(drop_code(dir));
     if (opt->chat_template) DT_TRY(write_text(dir, FILES[TEMPLATE], opt->chat_template));
     DT_TRY(create_vision(opt, dir));
     if (!opt->generation_from || has_part(dir, GENERATION)) return DT_OK;

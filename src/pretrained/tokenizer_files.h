@@ -16,6 +16,10 @@ dt_err tokenizer_files_publish(const char *dir);
 /** Remove every DIR/NAME.part. */
 void tokenizer_files_discard(const char *dir);
 
+/** Replace the key's value in the text of a valid JSON object, or add it if missing (new_tokens.c). malloc'ed; NULL:
+ *  out of memory. */
+char *tokenizer_with_value(const char *text, const char *key, const json_t *value);
+
 /* bytes_tokenizer.c: the tokenizer "bytes" in Hugging Face format: byte-level BPE without merges. malloc'ed, NULL: out
  * of memory. */
 char *bytes_tokenizer_json(void);
