@@ -113,10 +113,10 @@ static void check_layout(const layout *l)
         .form = DT_PACKED_MXFP4, .bits = 4, .n_rows = (rows), .n_cols = (cols), .block_rows = 1, .block_cols = 32,     \
         .scales_type = DT_ST_U8, .turned = (is_turned)                                                                 \
     }
-#define FP8(rows, cols, of_block, cols_of_block)                                                                       \
+#define FP8(rows, cols, of_block, cols_of_block, is_turned)                                                            \
     {                                                                                                                  \
         .form = DT_PACKED_FP8, .bits = 8, .n_rows = (rows), .n_cols = (cols), .block_rows = (of_block),                \
-        .block_cols = (cols_of_block), .scales_type = DT_ST_BF16                                                       \
+        .block_cols = (cols_of_block), .scales_type = DT_ST_BF16, .turned = (is_turned)                                \
     }
 #define PLAIN(n_bits, rows, cols)                                                                                      \
     {                                                                                                                  \
@@ -133,9 +133,10 @@ TEST(every_range_has_the_values_of_a_plain_loop)
         {MXFP4(35, 288, 1), DT_ST_BF16, 0, 0, 0, 35 * 288},
         {PLAIN(16, 33, 259), DT_ST_BF16, 0, 0, 0, 33 * 259},
         {PLAIN(32, 29, 259), DT_ST_F32, 0, 0, 29 * 259, 29 * 259},
-        {FP8(5, 7, 2, 3), DT_ST_F32, 0, 0, 0, 70},
-        {FP8(5, 7, 2, 3), DT_ST_F32, 0, 0, 11, 23},
-        {FP8(24, 7, 5, 3), DT_ST_F32, 14, 35, 7, 4 * 14},
+        {FP8(5, 7, 2, 3, 0), DT_ST_F32, 0, 0, 0, 70},
+        {FP8(5, 7, 2, 3, 0), DT_ST_F32, 0, 0, 11, 23},
+        {FP8(5, 7, 2, 3, 1), DT_ST_F32, 0, 0, 35, 35},
+        {FP8(24, 7, 5, 3, 0), DT_ST_F32, 14, 35, 7, 4 * 14},
     };
     for (size_t i = 0; i < sizeof LAYOUTS / sizeof LAYOUTS[0]; i++) check_layout(&LAYOUTS[i]);
 }

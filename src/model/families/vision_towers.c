@@ -147,8 +147,9 @@ static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_qwen3(root, mc));
     DT_TRY(dt_moe_read_experts(root, mc, 60, 4));
     if (mc->moe_intermediate_size == mc->hidden_size || 2 * mc->moe_intermediate_size == mc->hidden_size)
-        return dt_spec_bad(root, "moe_intermediate_size",
-                           "another size than hidden_size and its half, with which files do not show which is which");
+        return dt_spec_bad(
+            root, "moe_intermediate_size",
+            "a size other than hidden_size and its half, with which the layout of expert matrices is ambiguous");
     return dt_moe_choose_sparse(root, mc);
 }
 
