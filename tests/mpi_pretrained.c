@@ -442,6 +442,35 @@ static bool prepare_directory(const fixture *f, const void *what)
     return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what);
 }
 
+/* Reward models ignore the head in files of models with their own code. Tied models compare it with the embedding. */
+IN_DIR(heads_have_the_names_of_own_code)
+{
+    static const char *const all[] = {"internlm2", "chatglm"};
+    fixture *f = *state;
+    for (int i = 0; i < 2; i++) {
+        char from[PATH_MAX], tied[2 * PATH_MAX + 128];
+        close_model(f);
+        bool ok = dt_pretrained_describe(&f->from, fixture_path(all[i], from), DT_MODEL_USUAL) == DT_OK &&
+                  dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config) == DT_OK &&
+                  dt_model_make_value_units(&f->mc, 1, &f->units, &f->n_units) == DT_OK;
+        const dt_zero_options opt = {.stage = 3, .param_dtype = DT_F32, .grad_dtype = DT_F32, .tied_unit = -1};
+        ok = ok && dt_zero_open(&f->z, &opt, f->units, f->n_units, &f->comm, &f->dev, NULL, NULL) == DT_OK;
+        assert_all(f->mpi, ok);
+        f->from.new_score = true;
+        assert_all(f->mpi, dt_pretrained_load(&f->comm, f->z, &f->from, NULL) == DT_OK);
+        snprintf(
+            tied, sizeof tied,
+            "cp \"$OLDPWD\"/'%s'/* . && sed -i -e '/tie_word_embeddings/d' -e '1s/{/{\"tie_word_embeddings\": true,/' "
+            "config.json",
+            from);
+        assert_all(f->mpi, on_first(f, prepare_directory, tied));
+        const dt_err err = open_model(f, f->dir, 3, DT_F32, true);
+        assert_all(f->mpi, err == DT_ERR_DATA && (!dt_comm_prints_error(&f->comm) ||
+                                                  strstr(dt_error_message(), "`lm_head.weight` differs from")));
+        dt_error_clear();
+    }
+}
+
 IN_DIR(a_directory_without_a_model_says_what_is_missing)
 {
     static const struct {

@@ -197,6 +197,10 @@ static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map
     char name[DT_NAME_MAX];
     dt_stored_name_head(embed, name);
     const dt_st_tensor *head = dt_stored_find(&job->s, name);
+    if (!head && embed->fused.head) {
+        snprintf(name, sizeof name, "%s.weight", embed->fused.head);
+        head = dt_stored_find(&job->s, name);
+    }
     if (!head) return DT_OK;
     map->has_head = true;
     return take(job, head, embed, &map->head);

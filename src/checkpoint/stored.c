@@ -146,7 +146,10 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
 {
     static const char head[] = "lm_head."; /* and its adapters */
-    return n_slots > 0 && slots[0].of->new_score && strncmp(dt_stored_of_language(name), head, sizeof head - 1) == 0;
+    if (n_slots == 0 || !slots[0].of->new_score) return false;
+    const char *own = slots[0].tensor->fused.head;
+    return strncmp(dt_stored_of_language(name), head, sizeof head - 1) == 0 ||
+           (own && strncmp(name, own, strlen(own)) == 0 && name[strlen(own)] == '.');
 }
 
 const char *dt_stored_head_hint(const char *name, bool has_score)

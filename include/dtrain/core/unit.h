@@ -67,9 +67,10 @@ typedef struct dt_fused {
     int64_t run, stride; /* elements of a run, and from one run to the next; run 0: there is one */
     int n_dims;          /* of the stored tensor */
     int64_t shape[3];
-    bool saved;    /* exported directories have it, instead of the tensor */
-    bool either;   /* files may have the transpose of each matrix */
-    bool own_code; /* it is of a model with its own code: all tensors of such files have other names */
+    bool saved;       /* exported directories have it, instead of the tensor */
+    bool either;      /* files may have the transpose of each matrix */
+    bool own_code;    /* it is of a model with its own code: all tensors of such files have other names */
+    const char *head; /* static: the module of such files' head, which a tied or a reward model lacks; NULL: none */
 } dt_fused;
 
 /** Beginnings of names: here, and of the same tensors' modules in transformers. A list ends with {NULL}. */

@@ -193,9 +193,11 @@ static void note(const dt_model_config *mc, const struct own_code *c, dt_tensor 
     const char *module = t->name, *end = strrchr(t->name, '.');
     if (layer >= 0) module = strchr(t->name + strlen(mc->family->blocks), '.') + 1;
     const struct own_name *is = end && end > module ? find_name(c, module, (size_t)(end - module)) : NULL;
+    t->fused.head = find_name(c, "lm_head", strlen("lm_head"))->there;
     if (!is || t->fused.name) return;
-    t->fused =
-        (dt_fused){.name = is->there, .suffix = strcmp(end, ".bias") == 0 ? ".bias" : ".weight", .own_code = true};
+    t->fused.name = is->there;
+    t->fused.suffix = strcmp(end, ".bias") == 0 ? ".bias" : ".weight";
+    t->fused.own_code = true;
     t->fused.n_dims = t->n_dims;
     for (int d = 0; d < t->n_dims; d++) t->fused.shape[d] = t->shape[d];
     choose_rows(mc, is->rows, t->n_dims > 1 ? t->shape[1] : 1, &t->fused);
