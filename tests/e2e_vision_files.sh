@@ -158,6 +158,12 @@ expect "the joined config.json equals the llava one" diff <(python3 -c "import j
 train 1 joined-2 model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.feature_layer=-1 vision.image_token=60 vision.projector_path=$hf/siglip_qwen2 "${still[@]}"
 expect "tied, with a SigLIP alone and the projector of a whole model" test "$(differing "$tmp/joined-2/hf" $hf/siglip_qwen2)" = ""
 
+for model in internlm2 internlm2_as_llama; do
+    train 1 "joined-$model" model.path=tests/data/hf/$model vision.path=$hf/clip vision.image_token=60 "${still[@]}"
+    expect_exit "$model as the language model" 0
+done
+expect "InternLM2 is read as Llama" cmp "$tmp/joined-internlm2/hf/model.safetensors" "$tmp/joined-internlm2_as_llama/hf/model.safetensors"
+
 prints "--plan counts all three parts" '17616 parameters in 10 units' run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}"
 prints "says how many are trained" "^trained: 760 of them" run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}" vision.train=projector
 mkdir "$tmp/laptop" && cp $hf/clip/config.json "$tmp/laptop"

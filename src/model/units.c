@@ -212,7 +212,7 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
     DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
     for (int i = 0; i < n_text && err == DT_OK; i++) err = build_text(mc, n_labels, i, &u[i]);
-    for (int i = 0; i < n_text && !mc->vision; i++) dt_own_code_note(mc, &u[i]);
+    for (int i = 0; i < n_text; i++) dt_own_code_note(mc, &u[i]);
     if (err == DT_OK) err = dt_vision_build_units(mc->vision, &u[n_text]);
     if (err != DT_OK) {
         dt_model_free_units(u, n);
