@@ -70,6 +70,9 @@ LAYOUTS
     adapt 1 "$name-whole" "$tmp/$name/hf" vision.train=llm run.max_steps=1 batch.train_batch_size=6 $all
     expect "$name: from where it was" close_losses $name-on $name-whole 1e-5
 done
+dataset chats $grids/qwen3_vl_moe
+for size in 0 1; do adapt 2 "experts$size" $grids/qwen3_vl_moe $bits lora.parts=projector zero.stage=3 zero.expert_group_size=$size; done
+expect "groups of experts: the same bits" same_model "$(newest experts0)" "$(newest experts1)"
 model=$hf/clip_llama
 dataset prompts $model
 for dtype in bf16 fp16; do

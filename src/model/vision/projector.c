@@ -29,6 +29,7 @@ static bool is_main(const dt_model *m, const struct projector *j) { return j == 
 dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, struct projector *j)
 {
     const dt_projector_config *p = is_main(m, j) ? &m->vision->config->projector : &m->vision->config->deep_projector;
+    const int number = is_main(m, j) ? 0 : 1 + (int)(j - m->vision->deep); /* units also count groups of experts */
     bool complete = true;
     j->config = p;
     j->unit = unit;
@@ -44,7 +45,7 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, stru
                                  : "linear_fc%d",
                  i + 1);
         j->layer[i] = dt_linear_at(m, u, linear, i == 0 ? p->n_in : p->hidden_size, last ? p->n_out : p->hidden_size);
-        j->layer[i].layer = PROJECTOR_LAYER - unit, j->layer[i].site = (enum slot)i; /* keys of dropout */
+        j->layer[i].layer = PROJECTOR_LAYER - number, j->layer[i].site = (enum slot)i; /* keys of dropout */
         complete = complete && dt_exists(j->layer[i].w);
         if (last) continue;
         snprintf(norm, sizeof norm, "norm_%d", i + 1);
