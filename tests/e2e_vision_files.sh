@@ -265,7 +265,7 @@ echo '{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_siz
     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8, "num_attention_heads": 2, "image_size": 4, "patch_size": 4}, "image_token_index": 3}' >"$tmp/patch.json"
 check "a tower of one patch, which is left out" 65 'selects no features of an image' model.config="$tmp/patch.json"
 check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" vision.train=llm:3
-check "adapters of a tower" 64 "lora.target_modules: 'out_proj' is a layer of another part of the model .tower.; add it to lora.parts" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
+check "adapters of a tower" 64 "lora.target_modules: 'out_proj' is a layer of another part of the model; add tower to lora.parts" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
 wrong "a reward model of images" 64 'for a scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3

@@ -95,6 +95,45 @@ expect "blocks after the features have no adapters" sh -c "! grep -q vision_towe
 adapt 1 plain $model lora.r=2 lora.target_modules=q_proj run.max_steps=2 vision.train=llm
 expect "by default only in the language model" sh -c "! grep -q vision_tower '$tmp/plain/adapter/adapter_config.json'"
 
+# parts in which no layer has the name; the default of vision.train; values of single layers
+dataset chats $grids/qwen2_5_vl
+model=$grids/qwen2_5_vl
+same="lora.r=2 lora.parts=tower,projector,llm lora.target_modules=qkv run.max_steps=1"
+adapt 1 named $model $same
+adapt 1 named-on $model $same lora.path="$tmp/named/adapter"
+expect_exit "training continues from an adapter with its own keys, also if a part has no such layer" 0
+adapt 1 named-run "$tmp/named" $same
+expect_exit "and from its checkpoint" 0
+adapt 1 text $model lora.r=2 run.max_steps=1
+adapt 1 text-on $model lora.path="$tmp/text/adapter" run.max_steps=1
+expect "from an adapter of the language model, without lora.r: nothing else is trained" grep -q '^modules_to_save =$' "$tmp/text-on/config.ini"
+adapt 1 both $model lora.r=2 run.max_steps=1 vision.train=projector,llm
+expect "vision.train = projector, llm is not the default" grep -q '^modules_to_save = model.visual.merger.mlp.0, model.visual.merger.mlp.2$' "$tmp/both/config.ini"
+adapt 1 none $model lora.r=2 run.max_steps=1 lora.parts=tower,projector lora.target_modules=all-linear lora.rank_pattern=linear_1:3 \
+    lora.alpha_pattern=vision_tower.blocks.0.attn.qkv:32
+expect "ranks of PEFT's paths" grep -q '"rank_pattern": {  "model.visual.merger.mlp.0": 3 }' <(tr '\n' ' ' <"$tmp/none/adapter/adapter_config.json" | sed 's/ \+/ /g; s/{ /{  /g')
+expect "alphas, too" grep -q '"model.visual.blocks.0.attn.qkv": 32' "$tmp/none/adapter/adapter_config.json"
+refused() { # NAME TEXT KEYS...
+    adapt 0 wrong $model lora.r=2 "${@:3}"
+    expect_exit "$1 is refused" 64
+    expect_text "with the key" "$2"
+}
+refused "a language model that is neither trained nor adapted" "vision.train: with lora.r above 0 llm stands for adapters .*lora.parts = tower has none" \
+    lora.parts=tower lora.target_modules=qkv vision.train=llm
+refused "a name that PEFT does not know" "modules_to_save: this model has no module 'multi_modal_projector'" lora.modules_to_save=multi_modal_projector
+refused "a layer of no part" "choose from .*down_proj, lm_head, qkv, proj, linear_1, linear_2" lora.parts=tower,projector,llm lora.target_modules=none
+refused "a rate of what has no adapters" "'language_model' matches frozen tensors: vision.train = none, lora.parts = tower" lora.parts=tower lora.target_modules=qkv \
+    optimizer.lr_groups=language_model:1
+dataset turns $hf/gemma3
+model=$hf/gemma3
+refused "a projector that cannot have adapters" "target_modules: no layer in lora.parts = projector can have an adapter" lora.parts=projector lora.target_modules=all-linear
+model=$hf/clip_llama
+dataset prompts $model
+refused "a cache of a tower that is saved" "feature_cache: features can only be cached for a frozen tower, but lora.modules_to_save = vision_tower" \
+    lora.modules_to_save=vision_tower vision.feature_cache="$tmp/features"
+adapt 1 tower $model lora.r=2 lora.parts=tower lora.target_modules=all-linear run.max_steps=1 vision.train=
+expect "adapters of the tower alone" grep -q '^modules_to_save =$' "$tmp/tower/config.ini"
+
 adapt 1 frozen $model $all run.max_steps=2 model.freeze=vision_tower optimizer.lr_groups=multi_modal_projector:1e-4
 expect_exit "adapters of the tower are frozen by name, those of the projector have their own learning rate" 0
 run 2 ./dtrain-convert --adapter "$tmp/peft8/adapter" $grids/qwen3_5 "$tmp/tower-only"
@@ -133,9 +172,9 @@ check "an unknown part" 'lora.parts: expected a list of tower, projector and llm
 check "no part" 'lora.parts: expected at least one' lora.parts=
 check "a part that is trained whole" 'lora.parts: tower,llm has a part that vision.train = tower,llm trains as a whole' vision.train=tower,llm lora.parts=tower,llm
 check "a tower by default" 'lora.parts: .*set lora.target_modules' lora.parts=tower lora.target_modules=
-check "a layer of another part" "target_modules: 'fc1' is a layer of another part of the model .tower.; add it to lora.parts" lora.target_modules=fc1 lora.parts=llm
+check "a layer of another part" "target_modules: 'fc1' is a layer of another part of the model; add tower to lora.parts" lora.target_modules=fc1 lora.parts=llm
 check "a table of the tower" "target_modules: this model has no layer 'position_embedding'.*choose from .*fc1" lora.target_modules=position_embedding
 data -o "$tmp/texts.h5" tests/data/lora/sft.jsonl
-check "a language model" 'parts: the model has no tower' model.path=tests/data/dpo/start data.train="$tmp/texts.h5"
+check "a language model" 'parts: the model has no tower' vision.train="projector, llm" model.path=tests/data/dpo/start data.train="$tmp/texts.h5"
 check "another part than the adapter's" 'lora.parts: the adapter of .* has tower, projector, llm' lora.path=$hf/clip_llama_all lora.parts=tower lora.r=1 lora.alpha=2
 e2e_done

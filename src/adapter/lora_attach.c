@@ -194,7 +194,9 @@ static bool same_values(const dt_module_value *a, int n_a, const dt_module_value
 
 unsigned dt_lora_parts_of(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
+    dt_tensor head;
     unsigned parts = 0;
+    if (tied_head(mc, units, n_units, &head) >= 0 && is_target(l, mc, &head)) parts = DT_LORA_LANGUAGE;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
             if (is_target(l, mc, &units[u].tensors[i])) parts |= part_of(&units[u].tensors[i]);
@@ -224,13 +226,22 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
 
 /* ---- errors in names --------------------------------------------------------------------------------------------- */
 
+/* Does the list "a, b, c" have this item? */
+static bool is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == ',' || at[n] == '\0')) return true;
+    return false;
+}
+
 static void list_layer(const dt_tensor *t, char *out, size_t size)
 {
     char module[DT_NAME_MAX];
     const size_t n = strlen(out);
     module_of(t, module);
     const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
-    if (!strstr(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
+    if (!is_listed(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
 }
 
 /* Last components of the paths of modules that can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
@@ -287,7 +298,7 @@ static dt_err check_names(const dt_lora *l, const dt_model_config *mc, const dt_
         const char *name = l->target_modules.list[i];
         const unsigned found = parts_with(name, mc, units, n_units);
         if (found & adapted_parts(l)) continue;
-        DT_CHECK(!found, DT_ERR_USAGE, "'%s' is a layer of another part of the model (%s); add it to lora.parts", name,
+        DT_CHECK(!found, DT_ERR_USAGE, "'%s' is a layer of another part of the model; add %s to lora.parts", name,
                  dt_lora_parts_text(found, words));
         DT_CHECK(!names_expert(name, units, n_units), DT_ERR_USAGE,
                  "'%s' is the name of an expert's matrix or of a router; these have adapters by "
@@ -480,7 +491,7 @@ static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit 
 
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units)
 {
-    char layers[1024];
+    char layers[1024], words[DT_LORA_PARTS_MAX];
     int n_found = 0;
     if (l->r == 0) return DT_OK;
     DT_TRY(check_names(l, mc, units, n_units));
@@ -499,6 +510,8 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
         n_found > 0 || !l->lenient, DT_ERR_DATA,
         "this adapter belongs to another model: its modules (%s%s) are not layers of this one, whose layers are %s",
         first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
+    DT_CHECK(n_found > 0 || *layers, DT_ERR_USAGE, "no layer in lora.parts = %s can have an adapter in this model",
+             dt_lora_parts_text(adapted_parts(l), words));
     DT_CHECK(n_found > 0, DT_ERR_USAGE, "the expression matches no layer of this model; the layer names end with %s",
              layers);
     return DT_OK;
@@ -506,12 +519,12 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
 
 /* ---- fully trained modules --------------------------------------------------------------------------------------- */
 
-/* Names are those of dtrain or, of modules with other names in transformers, of PEFT. */
+/* PEFT finds the names of the file in transformers' paths, so other names of towers do not count. */
 static bool is_saved_by(const char *name, const dt_tensor *t)
 {
     if (t->adapter_scale != 0) return false;
     const struct path p = path_of(t);
-    return module_is_within(p.here, name) || (t->renamings && module_is_within(p.there, name));
+    return module_is_within(t->renamings ? p.there : p.here, name);
 }
 
 static bool saves_any(const char *name, const dt_unit *units, int n_units)

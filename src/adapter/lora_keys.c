@@ -250,7 +250,9 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
     if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
     dt_err err = read_keys(&now, cfg);
-    const bool same_parts = has == 0 || has == now.parts;
+    dt_lora in_parts = *l; /* borrows */
+    in_parts.parts = now.parts;
+    const bool same_parts = has == 0 || has == dt_lora_parts_of(&in_parts, mc, units, n_units);
     if (err == DT_OK) err = settle(cfg, of, "parts", same_parts, strdup(dt_lora_parts_text(has, parts)));
     if (!same_parts) now.parts = has;
     if (err == DT_OK) err = settle_lists(cfg, l, of, dt_lora_compare(&now, l, mc, units, n_units));

@@ -57,11 +57,17 @@ static json_t *list(char *const *names, int n)
     return all;
 }
 
-/* The first of several values for a pattern is used. */
-static json_t *patterns(const dt_module_value *values, int n)
+/* The first of several values for a pattern is used. In a vision-language model a pattern may match other paths here
+ * than in transformers, so the values are written for whole paths. */
+static json_t *patterns(const dt_module_value *values, int n, const dt_model_config *mc, const dt_unit *units,
+                        int n_units)
 {
     json_t *all = json_object();
-    for (int i = 0; i < n; i++)
+    for (dt_adapted at = {0}; mc->vision && dt_adapted_next(&at, units, n_units);)
+        for (int i = 0; i < n && !json_object_get(all, at.path); i++)
+            if (module_ends_as(values[i].pattern, at.module) || module_ends_as(values[i].pattern, at.path))
+                json_object_set_new(all, at.path, number(values[i].value));
+    for (int i = 0; i < n && !mc->vision; i++)
         if (!json_object_get(all, values[i].pattern))
             json_object_set_new(all, values[i].pattern, number(values[i].value));
     return all;
@@ -127,8 +133,8 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
                   json_real(l->dropout), "base_model_name_or_path", base ? json_string(base) : json_null(),
                   "init_lora_weights", l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(),
                   "target_modules", targets(l, mc, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
-                  patterns(l->rank_pattern, l->n_rank_pattern), "target_parameters", parameters(l), "alpha_pattern",
-                  patterns(l->alpha_pattern, l->n_alpha_pattern));
+                  patterns(l->rank_pattern, l->n_rank_pattern, mc, units, n_units), "target_parameters", parameters(l),
+                  "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern, mc, units, n_units));
     if (root) set_unused(root);
     char *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);

@@ -108,6 +108,10 @@ static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *n
     const char *part = strncmp(name, "language_model.", strlen("language_model.")) == 0 ? "llm" : NULL;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (strncmp(name, parts[i][0], strlen(parts[i][0])) == 0) part = parts[i][1];
+    if (part && cfg->lora_r > 0)
+        return FAIL(
+            "'%s' matches frozen tensors: vision.train = %s, lora.parts = %s; remove the group or train these tensors",
+            pattern, *cfg->vision_train ? cfg->vision_train : "none", cfg->lora_parts);
     if (part)
         return FAIL(
             "'%s' matches frozen tensors: vision.train = %s, without %s; remove the group or train these tensors",

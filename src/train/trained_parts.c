@@ -73,6 +73,21 @@ static dt_err save_paths(dt_run *run)
     return DT_OK;
 }
 
+/* The default of vision.train with adapters: the language model if it has some; of a model from parts the projector,
+ * unless it has some. */
+static dt_err choose_whole(dt_run *run, unsigned adapted)
+{
+    struct run_parts *p = &run->parts;
+    if (dt_config_given(&run->cfg, "vision", "train")) return DT_OK;
+    p->llm = adapted & DT_LORA_LANGUAGE;
+    p->projector = !run->mc.vision->grids && !(adapted & DT_LORA_PROJECTOR);
+    return dt_config_set(&run->cfg, "vision", "train",
+                         p->llm && p->projector ? "projector, llm"
+                         : p->llm               ? "llm"
+                         : p->projector         ? "projector"
+                                                : "");
+}
+
 /* A part has adapters, or is trained as a whole. */
 static dt_err check_adapted(dt_run *run)
 {
@@ -86,7 +101,7 @@ static dt_err check_adapted(dt_run *run)
     DT_CONFIG_CHECK(!others || !by_default, cfg, "lora", "parts",
                     "tower and projector have no layers with adapters by default; set lora.target_modules, such as "
                     "all-linear");
-    if (adapted & DT_LORA_PROJECTOR && !dt_config_differs(cfg, "vision", "train")) p->projector = false;
+    DT_TRY(choose_whole(run, adapted));
     DT_CONFIG_CHECK(!(p->tower && adapted & DT_LORA_TOWER) && !(p->projector && adapted & DT_LORA_PROJECTOR), cfg,
                     "lora", "parts",
                     "%s has a part that vision.train = %s trains as a whole; leave it out of one of the two keys",
@@ -95,13 +110,21 @@ static dt_err check_adapted(dt_run *run)
                     "expected llm in the list, because lora.r above 0 trains adapters of the language model "
                     "(lora.parts = %s)",
                     cfg->lora_parts);
+    DT_CONFIG_CHECK(adapted & DT_LORA_LANGUAGE || !(p->llm || p->n_last > 0), cfg, "vision", "train",
+                    "with lora.r above 0 llm stands for adapters of the language model, but lora.parts = %s has none; "
+                    "remove llm here, or add it to lora.parts",
+                    cfg->lora_parts);
     return DT_OK;
 }
 
 dt_err run_save_parts(dt_run *run)
 {
     struct run_parts *p = &run->parts;
-    if (!run->mc.vision || run->cfg.lora_r == 0 || !run_trains(run)) return DT_OK;
+    const bool any = p->tower || p->projector || p->llm || p->n_last > 0 || p->embed || p->head;
+    if (!run->mc.vision || !run_trains(run)) return DT_OK;
+    DT_CONFIG_CHECK(any || run->cfg.lora_r > 0, &run->cfg, "vision", "train",
+                    "expected at least one part to train, found none");
+    if (run->cfg.lora_r == 0) return DT_OK;
     DT_TRY(check_adapted(run));
     if (run->mc.vision->grids) {
         DT_TRY(save_paths(run));
@@ -145,11 +168,6 @@ dt_err run_choose_parts(dt_run *run)
     for (int i = 0; i < n && err == DT_OK; i++) err = read_word(run, words[i]);
     dt_list_free(words, n);
     DT_TRY(err);
-    /* adapters of a model with its own tower: the default is llm */
-    if (run->mc.vision->grids && run->cfg.lora_r > 0 && !dt_config_differs(&run->cfg, "vision", "train"))
-        run->parts.projector = false;
-    DT_CONFIG_CHECK(n > 0 || !run_trains(run), &run->cfg, "vision", "train",
-                    "expected at least one part to train, found none");
     return DT_OK;
 }
 
@@ -214,12 +232,17 @@ dt_err run_check_features(dt_run *run)
     for (int u = 0; u < run->n_units; u++)
         for (int i = 0; i < run->units[u].n_tensors; i++) {
             const dt_tensor *t = &run->units[u].tensors[i];
-            const bool adapted = t->adapter_scale != 0;
+            const bool adapted = t->adapter_scale != 0, saved = cfg->lora_r > 0 && !run->parts.tower;
             DT_CONFIG_CHECK(!t->trainable || dt_stored_section_of(t->name) != DT_STORED_TOWER, cfg, "vision",
                             "feature_cache",
                             "features can only be cached for a frozen tower, but %s = %s trains %s; leave one of the "
                             "two keys out",
-                            adapted ? "lora.parts" : "vision.train", adapted ? cfg->lora_parts : cfg->vision_train,
+                            adapted ? "lora.parts"
+                            : saved ? "lora.modules_to_save"
+                                    : "vision.train",
+                            adapted ? cfg->lora_parts
+                            : saved ? cfg->lora_modules_to_save
+                                    : cfg->vision_train,
                             adapted ? "its adapters" : "it");
         }
     return DT_OK;
