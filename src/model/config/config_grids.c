@@ -50,7 +50,7 @@ dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_c
     return DT_OK;
 }
 
-/* A side in pixels: an integer, or a list of equal integers. */
+/* An image of the tower is a cell of spatial_merge_size x spatial_merge_size patches. */
 static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
 {
     const char *depth = dt_spec_has(s, "num_hidden_layers") ? "num_hidden_layers" : "depth";
