@@ -447,7 +447,7 @@
     TEXT(vision, train, "projector, llm", \
          "modules to train, comma separated: tower, projector, llm (the whole language model), llm:N (its last N " \
          "blocks, without the final norm), embed (its embedding), head (its output layer). With lora.r above 0, llm " \
-         "means its adapters") \
+         "means its adapters, and the default depends on lora.parts (docs/vision.md)") \
     TEXT(vision, feature_cache, "", \
          "directory that caches the features of a frozen tower. They are computed once per image before the first " \
          "step and then read instead of the images, also by later runs with the same tower; empty: the tower runs " \
