@@ -127,6 +127,9 @@ refused "a rate of what has no adapters" "'language_model' matches frozen tensor
 dataset turns $hf/gemma3
 model=$hf/gemma3
 refused "a projector that cannot have adapters" "target_modules: no layer in lora.parts = projector can have an adapter" lora.parts=projector lora.target_modules=all-linear
+run 2 ./dtrain-generate $grids/qwen3_5 --adapter "$tmp/peft8/adapter" --vision none --prompt a
+expect_exit "an adapter of a tower on the text model is refused" 65
+expect_text "with the remedy" "are not layers of this one.*keep the tower .model.vision or --vision = whole"
 model=$hf/clip_llama
 dataset prompts $model
 refused "a cache of a tower that is saved" "feature_cache: features can only be cached for a frozen tower, but lora.modules_to_save = vision_tower" \
@@ -175,6 +178,6 @@ check "a tower by default" 'lora.parts: .*set lora.target_modules' lora.parts=to
 check "a layer of another part" "target_modules: 'fc1' is a layer of another part of the model; add tower to lora.parts" lora.target_modules=fc1 lora.parts=llm
 check "a table of the tower" "target_modules: this model has no layer 'position_embedding'.*choose from .*fc1" lora.target_modules=position_embedding
 data -o "$tmp/texts.h5" tests/data/lora/sft.jsonl
-check "a language model" 'parts: the model has no tower' vision.train="projector, llm" model.path=tests/data/dpo/start data.train="$tmp/texts.h5"
+check "a language model" 'parts: the model has no tower; leave this key out .*model.vision = whole' vision.train="projector, llm" model.path=tests/data/dpo/start data.train="$tmp/texts.h5"
 check "another part than the adapter's" 'lora.parts: the adapter of .* has tower, projector, llm' lora.path=$hf/clip_llama_all lora.parts=tower lora.r=1 lora.alpha=2
 e2e_done

@@ -506,10 +506,13 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     }
     DT_TRY(add_tied_head(l, mc, units, n_units, &n_found));
     list_layers(l, mc, units, n_units, layers, sizeof layers);
+    const bool of_whole =
+        !mc->vision && (strstr(first_target(l), "language_model.") || strstr(first_target(l), "visual."));
     DT_CHECK(
         n_found > 0 || !l->lenient, DT_ERR_DATA,
-        "this adapter belongs to another model: its modules (%s%s) are not layers of this one, whose layers are %s",
-        first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers);
+        "this adapter belongs to another model: its modules (%s%s) are not layers of this one, whose layers are %s%s",
+        first_target(l), l->target_modules.n > 1 ? ", ..." : "", layers,
+        of_whole ? "; it is of a model with images, so keep the tower (model.vision or --vision = whole)" : "");
     DT_CHECK(n_found > 0 || *layers, DT_ERR_USAGE, "no layer in lora.parts = %s can have an adapter in this model",
              dt_lora_parts_text(adapted_parts(l), words));
     DT_CHECK(n_found > 0, DT_ERR_USAGE, "the expression matches no layer of this model; the layer names end with %s",

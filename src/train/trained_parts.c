@@ -161,7 +161,8 @@ dt_err run_choose_parts(dt_run *run)
     DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "vision", "train"), &run->cfg, "vision", "train",
                     "the model has no tower; leave this key out");
     DT_CONFIG_CHECK(run->mc.vision || !dt_config_differs(&run->cfg, "lora", "parts"), &run->cfg, "lora", "parts",
-                    "the model has no tower; leave this key out");
+                    "the model has no tower; leave this key out (to train a model with images on texts, keep its tower "
+                    "by model.vision = whole)");
     if (!run->mc.vision) return DT_OK;
     if (!run->mc.vision->grids) warn_of_projector(run);
     DT_TRY(dt_config_split(run->cfg.vision_train, &words, &n));
