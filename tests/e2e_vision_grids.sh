@@ -190,6 +190,10 @@ expect_text "is refused" 'square.ppm: the image was replaced during the run by o
 printf 'a <|image_pad|> b\nWhat?\n' | ./dtrain-generate $grids/qwen3_vl --chat --greedy --max-new-tokens 4 >"$tmp/answer" 2>"$out"
 expect "a conversation continues after the placeholder's token without an image" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/answer")" = 0-1
 expect_text "which is dropped" 'message is dropped: the text has the token <|image_pad|>'
+printf '%900s\nWhat?\n' long | ./dtrain-generate $grids/qwen3_vl --chat --greedy --max-new-tokens 4 --context 300 --image "$files/rgb.jpg" >"$tmp/dropped" 2>"$out"
+expect_text "a message that is too long takes its images with it" 'the message and its images are dropped: with this message'
+echo 'What?' | ./dtrain-generate $grids/qwen3_vl --chat --greedy --max-new-tokens 4 --context 300 >"$tmp/answer" 2>"$out"
+expect "the next message is answered as if it was the first" cmp "$tmp/dropped" "$tmp/answer"
 
 # ---- what is refused
 refused() { # WHAT CODE WORDS

@@ -260,9 +260,9 @@ static dt_err check_fits_alone(const chat *c, dt_ids *ids, int64_t most)
     item[alone.n++] = *last;
     DT_TRY(encode(c, &alone, count_placeholders(c, last->text, last->nbytes), ids));
     DT_CHECK((int64_t)ids->n <= most, DT_ERR_DATA,
-             "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
-             " of them reserved for the answer; shorten it, or raise --context",
-             ids->n, c->max_len, c->max_len - most);
+             "with this message%s the conversation has %zu tokens: at most %d fit, %" PRId64
+             " of them reserved for the answer; shorten the text, or raise --context",
+             alone.n > 1 ? " and the system message" : "", ids->n, c->max_len, c->max_len - most);
     return DT_OK;
 }
 
@@ -407,9 +407,10 @@ static dt_err show_asked(chat *c, char *path)
 }
 
 /* Report why the message is not answered, and continue the conversation. */
-static void drop_message(const chat *c)
+static void drop_message(const chat *c, int n_images)
 {
-    if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", dt_error_message());
+    if (c->a->comm.rank == 0)
+        DT_WARN("the message %s dropped: %s", n_images > 0 ? "and its images are" : "is", dt_error_message());
     dt_error_clear();
 }
 
@@ -418,7 +419,7 @@ static void drop_message(const chat *c)
 static dt_err hear(chat *c, char *text)
 {
     if (check_places(c, text) != DT_OK) {
-        drop_message(c);
+        drop_message(c, 0);
         free(text);
         return DT_OK;
     }
@@ -426,8 +427,9 @@ static dt_err hear(chat *c, char *text)
     const dt_err err = ask(c);
     if (err != DT_ERR_DATA || c->a->opt.prompt) return err == DT_OK ? answer(c) : err;
     const dt_message *last = &c->messages.item[--c->messages.n];
-    c->messages.images.n -= count_placeholders(c, last->text, last->nbytes);
-    drop_message(c);
+    const int n_images = count_placeholders(c, last->text, last->nbytes);
+    c->messages.images.n -= n_images;
+    drop_message(c, n_images);
     return DT_OK;
 }
 
