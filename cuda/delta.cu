@@ -92,7 +92,7 @@ struct work {
 
 struct decays {
     float e[CHUNK], f[CHUNK], beta[CHUNK];
-    double sum[CHUNK], of_row[CHUNK];
+    double sum[CHUNK], of_e[CHUNK], of_f[CHUNK], of_d[CHUNK]; /* G; gradients of log E, log F and, summed, log D */
 };
 
 __device__ work carve(float *s, const dt_delta &d, bool backward)
@@ -311,25 +311,45 @@ __device__ void decayed(const work &w, int n, float sign, bool diagonal)
     __syncthreads();
 }
 
-/* As read_backward of isa/delta.c; of_row: minus the products k_i dk_col_i. */
+/* to[i] += x_i y_i for rows of length k. Ends with a barrier. */
+__device__ __noinline__ void add_dots(double *to, const float *x, const float *y, int n, int k)
+{
+    for (int i = threadIdx.x / WARP; i < n; i += N_WARPS) {
+        const float sum = dot(x + i * k, y + i * k, k);
+        if (threadIdx.x % WARP == 0) to[i] += (double)sum;
+    }
+    __syncthreads();
+}
+
+/* to = x m + (add ? to : 0), for squares with n rows, below the diagonal. Ends with a barrier. */
+__device__ void pair_gradients(float *to, const float *x, const float *m, int n, bool add)
+{
+    for (int e = threadIdx.x; e < n * CHUNK; e += THREADS)
+        if (e % CHUNK < e / CHUNK) to[e] = fmaf(x[e], m[e], add ? to[e] : 0.0f);
+    __syncthreads();
+}
+
+/* As read_backward of isa/delta.c. */
 __device__ double read_backward(const work &w, decays &s, tiles &t, int n)
 {
+    if ((int)threadIdx.x < CHUNK) s.of_e[threadIdx.x] = s.of_f[threadIdx.x] = 0;
     multiply(t, n, n, w.dv, plain(w.dout, w.dv), turned(w.u, w.dv), w.m, CHUNK, false);
-    decayed(w, n, 1.0f, true);
     multiply(t, n, w.dv, w.dk, plain(w.k, w.dk), plain(w.dstate, w.dv), w.w, w.dv, false);
     scale_rows(w.w, w.w, s.f, n, w.dv);
     multiply(t, n, w.dv, n, turned(w.p, CHUNK), plain(w.dout, w.dv), w.w, w.dv, true);
+    pair_gradients(w.p, w.p, w.m, n, false);
+    decayed(w, n, 1.0f, true);
     multiply(t, n, w.dk, w.dv, plain(w.dout, w.dv), turned(w.state, w.dv), w.dq, w.dk, false);
     scale_rows(w.dq, w.dq, s.e, n, w.dk);
+    add_dots(s.of_e, w.q, w.dq, n, w.dk);
     multiply(t, n, w.dk, n, plain(w.m, CHUNK), plain(w.k, w.dk), w.dq, w.dk, true);
     double of_end = 0;
     for (int e = threadIdx.x; e < w.dk * w.dv; e += THREADS) of_end += (double)(s.e[n - 1] * w.dstate[e] * w.state[e]);
     multiply(t, n, w.dk, w.dv, plain(w.u, w.dv), turned(w.dstate, w.dv), w.dk_col, w.dk, false);
     scale_rows(w.dk_col, w.dk_col, s.f, n, w.dk);
-    for (int e = threadIdx.x; e < n * w.dk; e += THREADS) of_end += (double)(w.k[e] * w.dk_col[e]);
-    of_end = block_sum(of_end);
+    add_dots(s.of_f, w.k, w.dk_col, n, w.dk);
     multiply(t, n, w.dk, n, turned(w.m, CHUNK), plain(w.q, w.dk), w.dk_col, w.dk, true);
-    return of_end;
+    return block_sum(of_end);
 }
 
 /* As write_backward of isa/delta.c; tmp: - beta E W. */
@@ -338,6 +358,7 @@ __device__ void write_backward(const work &w, decays &s, tiles &t, const dt_delt
     const int n = c.n;
     solve(w, n, w.w, true);
     multiply(t, n, n, w.dv, plain(w.w, w.dv), turned(w.u, w.dv), w.m, CHUNK, false);
+    pair_gradients(w.p, w.low, w.m, n, true);
     decayed(w, n, -1.0f, false);
     multiply(t, n, w.dk, n, plain(w.m, CHUNK), plain(w.k, w.dk), w.dk_row, w.dk, false);
     for (int i = threadIdx.x / WARP; i < n; i += N_WARPS) {
@@ -345,11 +366,13 @@ __device__ void write_backward(const work &w, decays &s, tiles &t, const dt_delt
         if (threadIdx.x % WARP == 0) a.dbeta[(c.row + i) * d.n_v_heads + c.head] = sum;
     }
     __syncthreads();
-    scale_rows(w.dk_row, w.dk_row, s.beta, n, w.dk);
+    for (int e = threadIdx.x; e < n * w.dk; e += THREADS)
+        w.dk_col[e] = fmaf(s.beta[e / w.dk], w.dk_row[e], w.dk_col[e]);
     scale_rows(w.m, w.m, s.beta, n, CHUNK);
     multiply(t, n, w.dk, n, turned(w.m, CHUNK), plain(w.k, w.dk), w.dk_col, w.dk, true);
     for (int e = threadIdx.x; e < n * w.dv; e += THREADS) w.tmp[e] = w.w[e] * (-s.beta[e / w.dv] * s.e[e / w.dv]);
-    multiply(t, n, w.dk, w.dv, plain(w.tmp, w.dv), turned(w.state, w.dv), w.dk_row, w.dk, true);
+    multiply(t, n, w.dk, w.dv, plain(w.tmp, w.dv), turned(w.state, w.dv), w.dk_row, w.dk, false);
+    add_dots(s.of_e, w.k, w.dk_row, n, w.dk);
 }
 
 __device__ void state_backward(const work &w, const decays &s, tiles &t, int n)
@@ -360,21 +383,32 @@ __device__ void state_backward(const work &w, const decays &s, tiles &t, int n)
     multiply(t, w.dk, w.dv, n, turned(w.q, w.dk), plain(w.tmp, w.dv), w.dstate, w.dv, true);
 }
 
-__device__ void store_gradients(const work &w, decays &s, const dt_delta &d, const arrays &a, const chunk &c,
-                                double of_end)
+/* As store_decay_gradients of isa/delta.c: sums over l >= i, in p, then over j < i. */
+__device__ void store_decay_gradients(const work &w, decays &s, const dt_delta &d, const arrays &a, const chunk &c,
+                                      double of_end)
 {
+    const int column = threadIdx.x, lane = threadIdx.x % WARP;
+    float sum = 0.0f;
+    if (column < c.n)
+        for (int i = c.n - 1; i > column; i--) w.p[i * CHUNK + column] = sum += w.p[i * CHUNK + column];
+    __syncthreads();
     for (int i = threadIdx.x / WARP; i < c.n; i += N_WARPS) {
-        const float *q = w.q + i * w.dk, *k = w.k + i * w.dk;
-        const double x = (double)dot(q, w.dq + i * w.dk, w.dk) + (double)dot(k, w.dk_row + i * w.dk, w.dk) -
-                         (double)dot(k, w.dk_col + i * w.dk, w.dk);
-        if (threadIdx.x % WARP == 0) s.of_row[i] = x;
+        float pairs = 0.0f;
+        for (int j = lane; j < i; j += WARP) pairs += w.p[i * CHUNK + j];
+        pairs = warp_sum(pairs);
+        if (lane == 0) s.of_d[i] = (double)pairs;
     }
     __syncthreads();
-    if (threadIdx.x == 0)
-        for (int i = c.n - 1; i >= 0; i--) {
-            of_end += s.of_row[i];
-            a.dg[(c.row + i) * d.n_v_heads + c.head] = (float)of_end;
-        }
+    if (threadIdx.x == 0) {
+        double of_e = 0;
+        for (int i = 0; i < c.n; i++) s.of_d[i] += of_end, of_end += s.of_f[i];
+        for (int i = c.n - 1; i >= 0; i--)
+            a.dg[(c.row + i) * d.n_v_heads + c.head] = (float)(s.of_d[i] + (of_e += s.of_e[i]));
+    }
+}
+
+__device__ void store_gradients(const work &w, const decays &s, const dt_delta &d, const arrays &a, const chunk &c)
+{
     for (int e = threadIdx.x; e < c.n * w.dk; e += THREADS) {
         const int64_t at = ((c.row + e / w.dk) * d.n_v_heads + c.head) * w.dk + e % w.dk;
         a.dq_heads[at] = w.dq[e];
@@ -409,7 +443,8 @@ __global__ void __launch_bounds__(THREADS) delta_backward_kernel(dt_delta d, arr
             const double of_end = read_backward(w, s, t, c.n);
             write_backward(w, s, t, d, a, c);
             state_backward(w, s, t, c.n);
-            store_gradients(w, s, d, a, c, of_end);
+            store_decay_gradients(w, s, d, a, c, of_end);
+            store_gradients(w, s, d, a, c);
         }
     }
 }

@@ -23,13 +23,14 @@ typedef struct work {
     float *u, *n, *v_tmp;        /* [CHUNK][vp]: U, N, and a product */
     float *low, *p, *decay;      /* squares: -L, P, D */
     float *state;                /* [kp][vp] */
-    float *dq, *dk_row, *dk_col; /* [CHUNK][kp] */
+    float *dq, *dk_row, *dk_col; /* [CHUNK][kp]; dk_row: a product that is a part of dK, dk_col: the sum */
     float *dout, *w, *ut;        /* [CHUNK][vp], and [vp][CHUNK] */
     float *m;                    /* square */
     float *dstate, *st, *dst;    /* [kp][vp], and [vp][kp]: S and dS transposed */
     float *states;               /* [chunks][dk][dv] */
     float e[CHUNK], f[CHUNK], beta[CHUNK];
-    double sum[CHUNK]; /* G */
+    double sum[CHUNK];               /* G */
+    double of_e[CHUNK], of_f[CHUNK]; /* gradients of log E and log F */
 } work;
 
 static int64_t n_chunks_of(int64_t len) { return (len + CHUNK - 1) / CHUNK; }
@@ -266,7 +267,7 @@ static void decayed(work *w, int32_t n, float sign, bool diagonal)
 }
 
 /* From dout and dS: w = dU = P^T dout + F K dS, dq = E dout S^T + X K, dk_col = F U dS^T + X^T Q, with X = D dout U^T.
- * G's gradient from F and e^(G_C) is returned; that of each F is subtracted with dk_col. */
+ * p becomes the gradient of log D from P. That of e^(G_C)'s exponent is returned. */
 static double read_backward(work *w, int32_t n)
 {
     double of_end = 0;
@@ -274,42 +275,51 @@ static double read_backward(work *w, int32_t n)
     memset(w->u + n * w->vp, 0, (size_t)((CHUNK - n) * w->vp) * sizeof(float));
     transpose(w->ut, w->u, CHUNK, w->vp);
     tile_matmul(false, n, CHUNK, w->dv, w->dout, w->vp, w->ut, CHUNK, w->m, CHUNK, false);
-    decayed(w, n, 1.0f, true);
     tile_matmul(false, n, w->vp, w->dk, w->k, w->kp, w->dstate, w->vp, w->w, w->vp, false);
     scale_rows(w->w, w->f, n, w->vp);
     tile_matmul(true, n, w->vp, n, w->p, CHUNK, w->dout, w->vp, w->w, w->vp, true);
+    for (int32_t i = 0; i < n; i++)
+        SIMD_FOR (int32_t j = 0; j < CHUNK; j++) w->p[i * CHUNK + j] *= w->m[i * CHUNK + j];
+    decayed(w, n, 1.0f, true);
     tile_matmul(false, n, w->kp, w->dv, w->dout, w->vp, w->st, w->kp, w->dq, w->kp, false);
     scale_rows(w->dq, w->e, n, w->kp);
+    for (int32_t i = 0; i < n; i++) w->of_e[i] = (double)dot(w->q + i * w->kp, w->dq + i * w->kp, w->dk);
     tile_matmul(false, n, w->kp, n, w->m, CHUNK, w->k, w->kp, w->dq, w->kp, true);
     for (int64_t i = 0; i < w->dk; i++)
         of_end += (double)(w->e[n - 1] * dot(w->dstate + i * w->vp, w->state + i * w->vp, w->dv));
     transpose(w->dst, w->dstate, w->kp, w->vp);
     tile_matmul(false, n, w->kp, w->dv, w->u, w->vp, w->dst, w->kp, w->dk_col, w->kp, false);
     scale_rows(w->dk_col, w->f, n, w->kp);
-    for (int32_t i = 0; i < n; i++) of_end += (double)dot(w->k + i * w->kp, w->dk_col + i * w->kp, w->dk);
+    for (int32_t i = 0; i < n; i++) w->of_f[i] = (double)dot(w->k + i * w->kp, w->dk_col + i * w->kp, w->dk);
     tile_matmul(true, n, w->kp, n, w->m, CHUNK, w->q, w->kp, w->dk_col, w->kp, true);
     return of_end;
 }
 
-/* From w = dU: w = W = (1 + L)^-T dU, dk_row = beta (M K - E W S^T), dk_col += (beta M)^T K, with M = - D W U^T below
- * the diagonal, and beta's gradient. */
+/* From w = dU: w = W = (1 + L)^-T dU, dk_row = - beta E W S^T, dk_col += beta M K + (beta M)^T K, with M = - D W U^T
+ * below the diagonal, and beta's gradient. p += the gradient of log D from L. */
 static void write_backward(work *w, const dt_delta *d, const dt_delta_args *a, const chunk *c)
 {
     const int32_t n = c->n;
     float both[CHUNK];
     solve_transposed(w, n, w->w);
     tile_matmul(false, n, CHUNK, w->dv, w->w, w->vp, w->ut, CHUNK, w->m, CHUNK, false);
+    for (int32_t i = 0; i < n; i++)
+        SIMD_FOR (int32_t j = 0; j < CHUNK; j++)
+            w->p[i * CHUNK + j] = FMA(w->low[i * CHUNK + j], w->m[i * CHUNK + j], w->p[i * CHUNK + j]);
     decayed(w, n, -1.0f, false);
     tile_matmul(false, n, w->kp, n, w->m, CHUNK, w->k, w->kp, w->dk_row, w->kp, false);
     for (int32_t i = 0; i < n; i++)
         a->dbeta[(c->row + i) * d->n_v_heads + c->head] =
             dot(w->k + i * w->kp, w->dk_row + i * w->kp, w->dk) + dot(w->w + i * w->vp, w->n + i * w->vp, w->dv);
-    scale_rows(w->dk_row, w->beta, n, w->kp);
+    for (int32_t i = 0; i < n; i++)
+        SIMD_FOR (int64_t j = 0; j < w->kp; j++)
+            w->dk_col[i * w->kp + j] = FMA(w->beta[i], w->dk_row[i * w->kp + j], w->dk_col[i * w->kp + j]);
     scale_rows(w->m, w->beta, n, CHUNK);
     tile_matmul(true, n, w->kp, n, w->m, CHUNK, w->k, w->kp, w->dk_col, w->kp, true);
     for (int32_t i = 0; i < n; i++) both[i] = -w->beta[i] * w->e[i];
     scaled_rows(w->v_tmp, w->w, both, n, w->vp);
-    tile_matmul(false, n, w->kp, w->dv, w->v_tmp, w->vp, w->st, w->kp, w->dk_row, w->kp, true);
+    tile_matmul(false, n, w->kp, w->dv, w->v_tmp, w->vp, w->st, w->kp, w->dk_row, w->kp, false);
+    for (int32_t i = 0; i < n; i++) w->of_e[i] += (double)dot(w->k + i * w->kp, w->dk_row + i * w->kp, w->dk);
 }
 
 /* dS <- e^(G_C) dS + Q^T E dout - K^T beta E W, of which v_tmp has - beta E W. */
@@ -322,18 +332,33 @@ static void state_backward(work *w, int32_t n)
     tile_matmul(true, w->dk, w->vp, n, w->q, w->kp, w->v_tmp, w->vp, w->dstate, w->vp, true);
 }
 
-/* dg from the gradients of G: that of G_i is q_i dq_i + k_i dk_row_i - k_i dk_col_i, and that of the chunk's last one
- * also of_end. dq, dk and dv to memory. */
-static void store_gradients(work *w, const dt_delta *d, const dt_delta_args *a, const chunk *c, double of_end)
+/* g_i is in the exponents of E_l for l >= i, of F_j for j < i, of D_lj for l >= i > j, and of e^(G_C). The sum of their
+ * gradients has no terms that cancel: where g_i is so strong that all of these decays are 0, dg_i is 0. */
+static void store_decay_gradients(work *w, const dt_delta *d, const dt_delta_args *a, const chunk *c, double of_end)
 {
-    double sum = of_end;
-    scale_rows(w->w, w->beta, c->n, w->vp);
+    float of_d[CHUNK] = {0}; /* of_d[j]: sum over l >= i */
+    double of_e = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        const double f = w->of_f[i];
+        w->of_f[i] = of_end, of_end += f;
+    }
     for (int32_t i = c->n - 1; i >= 0; i--) {
-        const float *q = w->q + i * w->kp, *k = w->k + i * w->kp, *dq = w->dq + i * w->kp, *col = w->dk_col + i * w->kp;
+        float pairs = 0;
+        SIMD_FOR (int32_t j = 0; j < CHUNK; j++) of_d[j] += w->p[i * CHUNK + j];
+        _Pragma("omp simd reduction(+ : pairs)") for (int32_t j = 0; j < i; j++) pairs += of_d[j];
+        of_e += w->of_e[i];
+        a->dg[(c->row + i) * d->n_v_heads + c->head] = (float)(of_e + w->of_f[i] + (double)pairs);
+    }
+}
+
+/* dq, dk and dv to memory. */
+static void store_gradients(work *w, const dt_delta *d, const dt_delta_args *a, const chunk *c)
+{
+    scale_rows(w->w, w->beta, c->n, w->vp);
+    for (int32_t i = 0; i < c->n; i++) {
+        const float *dq = w->dq + i * w->kp, *col = w->dk_col + i * w->kp;
         float *row = w->dk_row + i * w->kp;
         const int64_t at = (c->row + i) * d->n_v_heads + c->head;
-        sum += (double)dot(q, dq, w->dk) + (double)dot(k, row, w->dk) - (double)dot(k, col, w->dk);
-        a->dg[at] = (float)sum;
         SIMD_FOR (int64_t j = 0; j < w->dk; j++) row[j] += col[j];
         memcpy(a->dq_heads + at * w->dk, dq, (size_t)w->dk * sizeof *dq);
         memcpy(a->dk_heads + at * w->dk, row, (size_t)w->dk * sizeof *row);
@@ -361,7 +386,8 @@ void ISA_NAME(delta_backward)(const dt_delta *d, const dt_delta_args *a, int seq
         const double of_end = read_backward(&w, c.n);
         write_backward(&w, d, a, &c);
         state_backward(&w, c.n);
-        store_gradients(&w, d, a, &c, of_end);
+        store_decay_gradients(&w, d, a, &c, of_end);
+        store_gradients(&w, d, a, &c);
     }
 }
 
