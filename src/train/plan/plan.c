@@ -46,6 +46,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .batching = run->batching,
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
+                          .auto_groups = run_groups_are_auto(run),
                           .gathered = run->task.keep_gathered,
                           .saves_async = run_saves_async(run)};
 }
