@@ -98,6 +98,8 @@ expect_text "auto chooses groups of it" "zero.stage = auto takes 3 with zero.exp
 run 0 ./dtrain --plan --gpu H200 --ranks 256 --ranks-per-node 8 input/models/deepseek-v3.ini zero.stage=3
 expect_exit "the time of a step with groups" 0
 expect_text "names them" "time of a step on .*, zero.stage = 3, zero.expert_group_size = "
+run 0 timeout 60 ./dtrain --plan --gpu H200 --ranks 256 --ranks-per-node 8 input/models/deepseek-v3.ini zero.stage=3 zero.expert_group_size=1
+expect_exit "30 thousand units: the time per unit does not grow with their number" 0
 expect "experts count as their block" [ "$(grep -c '^block' "$out")" -le 2 ]
 # 64 GPUs, of which stage 2 fits only with groups: zero.stage = auto does not consider those, a remedy does
 plan_of_qwen() { run 0 ./dtrain --plan --ranks 64 --ranks-per-node 8 --device-memory 83G --host-memory 2048G input/models/qwen3-30b-a3b.ini run.device=cuda zero.stage=2 "$@"; }
