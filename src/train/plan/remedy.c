@@ -1,7 +1,7 @@
 /* remedy.c - the smallest change that makes a configuration fit. Only combinations of changes that keep the result
  * up to rounding are candidates. The one with the fewest keys is chosen, and among those the one that costs the least
- * time. A plan takes less than a millisecond, so every combination that would be better than the best so far is
- * tried. */
+ * time. A plan takes less than a millisecond, or about 20 for the 45 thousand tensors of DeepSeek-V3. Every combination
+ * that would be better than the best so far is therefore tried. */
 #include "../run.h"
 #include <inttypes.h>
 #include <stdarg.h>
