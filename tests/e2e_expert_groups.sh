@@ -98,7 +98,16 @@ expect_text "auto chooses groups of it" "zero.stage = auto takes 3 with zero.exp
 run 0 ./dtrain --plan --gpu H200 --ranks 256 --ranks-per-node 8 input/models/deepseek-v3.ini zero.stage=3
 expect_exit "the time of a step with groups" 0
 expect_text "names them" "time of a step on .*, zero.stage = 3, zero.expert_group_size = "
+run 0 timeout 60 ./dtrain --plan --gpu H200 --ranks 256 --ranks-per-node 8 input/models/deepseek-v3.ini zero.stage=3 zero.expert_group_size=1
+expect_exit "30 thousand units: the time per unit does not grow with their number" 0
 expect "experts count as their block" [ "$(grep -c '^block' "$out")" -le 2 ]
+# 64 GPUs, of which stage 2 fits only with groups: zero.stage = auto does not consider those, a remedy does
+plan_of_qwen() { run 0 ./dtrain --plan --ranks 64 --ranks-per-node 8 --device-memory 83G --host-memory 2048G input/models/qwen3-30b-a3b.ini run.device=cuda zero.stage=2 "$@"; }
+plan_of_qwen
+expect_text "stage 2 fits with groups" "zero.stage = 2, as configured, fits"
+expect_text "zero.stage = auto takes the stage that a run takes" "zero.stage = auto takes 3, the first that fits"
+plan_of_qwen zero.expert_group_size=0
+expect_text "auto is proposed instead of a size that does not fit" "the smallest change that fits is zero.expert_group_size = auto, which needs"
 run 0 ./dtrain --plan input/demo.ini zero.expert_group_size=1
 expect_exit "groups without experts are refused" 64
 expect_text "with the key" "zero.expert_group_size: the model has no experts"
@@ -144,6 +153,25 @@ done
 expect "the same losses of the reward model" close_losses rm0 rm2 0
 expect "and of PPO" close_losses ppo0 ppo2 0
 expect "and the same critic" cmp "$tmp/ppo0/critic/model.safetensors" "$tmp/ppo2/critic/model.safetensors"
+# a policy and a critic without experts, and a reward model whose experts fit in groups alone
+none=; for key in num_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size norm_topk_prob; do none="$none model.$key="; done
+train 1 dense run.max_steps=1 checkpoint.export=hf $none model.model_type=qwen2 model.intermediate_size=64
+for model in wide dense; do
+    run 1 ./dtrain input/rm.ini model.path="$tmp/$model/hf" run.output_dir="$tmp/rm_$model" data.train="$tmp/pairs.h5" data.validation= data.seq_len=32 run.max_steps=1 \
+        checkpoint.save_steps=0 batch.train_batch_size=2 batch.micro_batch_size=1
+done
+judged() { # NAME MEMORY
+    run 2 env DTRAIN_DEVICE=queue DTRAIN_QUEUE_MEMORY="$2" ./dtrain input/ppo.ini model.path="$tmp/dense/hf" run.output_dir="$tmp/$1" data.train="$tmp/prompts.h5" data.seq_len=32 \
+        ppo.reward_path="$tmp/rm_wide/hf" ppo.value_path="$tmp/rm_dense/hf" ppo.response_length=8 ppo.total_episodes=16 checkpoint.save_steps=0 batch.train_batch_size=8 zero.stage=3 \
+        run.reproducible=true
+}
+judged roomy 1000000000
+judged narrow 11000000
+expect_exit "a reward model with experts, and a policy without" 0
+expect_text "groups of the reward model" "zero.expert_group_size = auto takes .* of 16 experts"
+expect "the same losses" close_losses roomy narrow 0
+as_planned && ok "memory as planned" || not_ok "memory as planned" "$(tail -3 "$out")"
+expect "a key that the policy cannot have is not recorded" [ -z "$(grep '^expert_group_size = [0-9]' "$tmp/narrow/config.ini")" ]
 sed -e '/^\[model\]/,/^\[data\]/{/^\[/!d}' "$tmp/tiny.ini" >"$tmp/.ini" && mv "$tmp/.ini" "$tmp/tiny.ini"
 lora="model.path=$hf lora.r=4 run.max_steps=3 lora.target_modules=all-linear lora.target_parameters=gate_up_proj,mlp.experts.down_proj,gate.weight"
 for base in none int8 nf4; do

@@ -65,7 +65,7 @@ static dt_err move(const division *d)
     for (int i = 0; i < u->n_tensors; i++) {
         dt_tensor *t = &d->to[d->unit[i]].tensors[d->now[i]];
         *t = u->tensors[i];
-        t->new_group = t->new_group || d->unit[i] != d->unit[i - 1];
+        t->new_group = t->new_group || (i > 0 && d->unit[i] != d->unit[i - 1]);
         if (t->part < DT_CODES) continue;
         t->coded.codes = d->now[t->coded.codes], t->coded.scales = d->now[t->coded.scales];
         if (t->coded.blocks >= 0) t->coded.blocks = d->now[t->coded.blocks];

@@ -59,16 +59,16 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     int64_t first_out = 0;
     for (int i = 0; i < MAX_LOW && of->name[i]; first_out += of->n_out[i++]) {
         const dt_tensor *a = find_part(u, of->name[i], "lora_A.weight"),
-                        *b = find_part(u, of->name[i], "lora_B.weight");
-        if (a && b) add_adapter(l, a, b, first_out);
+                        *b = a ? find_part(u, of->name[i], "lora_B.weight") : NULL;
+        if (b) add_adapter(l, a, b, first_out);
     }
 }
 
 /* The adapter of a router, or of all experts of a slot, by the name of the parameter. */
 static void find_parameter_adapter(struct linear *l, const dt_unit *u, const char *name)
 {
-    const dt_tensor *a = find_part(u, name, "lora_A.weight"), *b = find_part(u, name, "lora_B.weight");
-    if (!a || !b) return;
+    const dt_tensor *a = find_part(u, name, "lora_A.weight"), *b = a ? find_part(u, name, "lora_B.weight") : NULL;
+    if (!b) return;
     const int64_t r = b->shape[1];
     l->low[0] = (struct low_rank){.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1};
     l->part[0] = (struct low_part){.b = at(b), .r = r, .n_out = l->n_out};
@@ -89,8 +89,8 @@ static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot sl
                        .n_out = n_out,
                        .w = at(w),
                        .b = at(find_part(u, of->name[0], "bias")),
-                       .blocks = at(find_part(u, of->name[0], "weight_blocks")),
-                       .scale = at(find_part(u, of->name[0], "weight_scale")),
+                       .blocks = at(coded && w->coded.blocks >= 0 ? &u->tensors[w->coded.blocks] : NULL),
+                       .scale = at(coded ? &u->tensors[w->coded.scales] : NULL),
                        .finer = coded ? w->coded.finer : 0,
                        .w_ld = in_first ? n_out : n_in,
                        .in_first = in_first,

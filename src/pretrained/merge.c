@@ -1,6 +1,6 @@
 /* merge.c - computes W + s B A when a model is written; the model in memory is unchanged.
  *
- * A weight's adapter belongs to the same unit and is sharded like the weight. Its two matrices are small and are
+ * A weight's adapter is found by its name, and sharded like the weights of its unit. Its two matrices are small and are
  * gathered for one weight at a time. A weight that is stored [in, out], such as a lookup table, uses the transpose A^T
  * B^T. */
 #include "merge.h"

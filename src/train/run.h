@@ -100,6 +100,7 @@ int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEG
 int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
 
 dt_err run_check_mesh(const dt_run *run, int nranks);         /* setup.c */
+bool run_groups_are_auto(const dt_run *run);                  /* zero.expert_group_size = auto, or not set */
 dt_mesh_shape run_mesh(const dt_run *run, const strategy *s); /* how a strategy arranges the ranks */
 
 /* settings of a plan: those of the configuration, unless a field is changed */
@@ -110,6 +111,7 @@ typedef struct plan_setting {
     dt_model_options model_opt;
     bool accumulates; /* over micro-steps in this plan; gradients are then kept in fp32 */
     int64_t max_live_parameters;
+    bool auto_groups; /* zero.expert_group_size = auto: a trial chooses groups if all experts do not fit */
     bool gathered;    /* stage 3: the main model keeps all parameters gathered during rollouts */
     bool saves_async; /* checkpoint.async: a save copies the states to host memory */
 } plan_setting;

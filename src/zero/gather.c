@@ -39,8 +39,11 @@ static bool overlap(const zero_layout *l, int a, int b, dt_part part)
 /** The unit that holds an arena region that a part of unit u needs, or -1. */
 static int holder_of_region(const dt_zero *z, int u, dt_part part)
 {
-    for (int v = 0; v < z->n_units; v++)
+    if (!is_sharded(&z->lay, u, part)) return -1;
+    for (int i = 0; i < z->n_in_arena; i++) {
+        const int v = z->in_arena[i];
         if (v != u && z->state[v].params_held > 0 && overlap(&z->lay, u, v, part)) return v;
+    }
     return -1;
 }
 
@@ -115,13 +118,34 @@ static const void *own_at(const dt_zero *z, int u, dt_part part)
     return (const char *)zero_held_at(z, u, part) + (size_t)own * dt_dtype_size(z->lay.param_dtype[part]);
 }
 
+static bool uses_arena(const zero_unit_state *s)
+{
+    bool uses = s->params_held > 0;
+    for (int p = 0; p < DT_N_PARTS; p++) uses = uses || s->part[p].resident;
+    return uses;
+}
+
+/** A part of unit u gets its region. Other units in it are gathered again when they are used. */
+static void take_region(dt_zero *z, int u, dt_part part)
+{
+    int n = 0;
+    if (!z->state[u].in_arena) z->in_arena[z->n_in_arena++] = u;
+    for (int i = 0; i < z->n_in_arena; i++) {
+        const int v = z->in_arena[i];
+        zero_unit_state *s = &z->state[v];
+        if (v != u && s->part[part].resident && overlap(&z->lay, u, v, part)) s->part[part].resident = false;
+        s->in_arena = v == u || uses_arena(s);
+        if (s->in_arena) z->in_arena[n++] = v;
+    }
+    z->n_in_arena = n;
+}
+
 /** Gather a part that is not kept whole into its arena region, which other units may have used. Queued after all work
  *  queued so far; `gathered` marks its completion. */
 static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
 {
     zero_part_state *s = &z->state[u].part[part];
-    for (int v = 0; v < z->n_units; v++)
-        if (v != u && overlap(&z->lay, u, v, part)) z->state[v].part[part].resident = false;
+    take_region(z, u, part);
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     dt_err err = dt_fault("zero.gather");
     err = zero_first_err(err, zero_comm_after_compute(z));

@@ -40,15 +40,26 @@ static dt_err wait_reduced(dt_zero *z, int u)
     return DT_OK;
 }
 
-/** Wait until no other unit uses the arena region of unit u. */
-static dt_err wait_for_region(dt_zero *z, int u)
+static dt_err leave_region(dt_zero *z, int u)
 {
-    for (int v = 0; v < z->n_units; v++) {
-        if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
-        DT_EXPECT(z->state[v].grads_held == 0);
-        DT_TRY(wait_reduced(z, v));
+    DT_EXPECT(z->state[u].grads_held == 0);
+    return wait_reduced(z, u);
+}
+
+/** Wait until no other unit uses the arena region of unit u, which u then gets. */
+static dt_err take_region(dt_zero *z, int u)
+{
+    int n = 0;
+    dt_err err = DT_OK;
+    for (int i = 0; i < z->n_in_grads; i++) {
+        const int v = z->in_grads[i];
+        const bool leaves = v == u || (overlap(&z->lay, u, v) && err == DT_OK);
+        if (leaves && v != u) err = leave_region(z, v);
+        if (!leaves) z->in_grads[n++] = v;
     }
-    return DT_OK;
+    z->in_grads[n++] = u;
+    z->n_in_grads = n;
+    return err;
 }
 
 /** Where backward writes unit u's gradients [padded_len] of grad_dtype. */
@@ -68,7 +79,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     DT_EXPECT(s->micro_done != z->micro_serial);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
-        if (!z->lay.whole_grads) DT_TRY(wait_for_region(z, u));
+        if (!z->lay.whole_grads) DT_TRY(take_region(z, u));
     }
     s->grads_held++;
     *view = (dt_grad_view){

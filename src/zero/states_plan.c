@@ -161,7 +161,10 @@ static dt_err plan_units(const dt_zero_options *opt, const dt_unit *units, int n
                            .n_streams = l.n_streams,
                            .n_param = l.n_param,
                            .least_live_parameters = l.least_live_len};
-    for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] = zero_saved_nbytes(&l, (dt_part)p);
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        plan->live_parameters += l.param_arena_len[p];
+        plan->saved_nbytes[p] = zero_saved_nbytes(&l, (dt_part)p);
+    }
     const size_t states = dt_memory_of(&plan->memory, DT_MEM_PARAMS) + dt_memory_of(&plan->memory, DT_MEM_GRADS) +
                           dt_memory_of(&plan->memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;

@@ -13,6 +13,7 @@ typedef struct position {
     const zero_slice *s;
     int u;
     int64_t lo, from;
+    int tensor; /* trained tensors before it end before the position */
 } position;
 
 static void *entry(const position *p, int a)
@@ -45,17 +46,22 @@ static dt_err load(const position *p, int k, int64_t n)
 }
 
 /** Elements of each tensor with random bits of their own. t: the number of this update. */
-static dt_err round_tensors(const position *p, int k, int64_t n, int64_t t, uint16_t *to)
+static dt_err round_tensors(position *p, int k, int64_t n, int64_t t, uint16_t *to)
 {
     enum { UPDATE_BITS = 56 }; /* bits of t */
     const dt_unit *unit = &p->z->units[p->u];
     const float *x = scratch_of(p->z, k);
     const int64_t first = p->lo + p->from;
-    for (int i = 0; i < unit->n_tensors; i++) {
+    for (int i = p->tensor; i < unit->n_tensors; i++) {
         const dt_tensor *tensor = &unit->tensors[i];
         const int64_t begin = dt_max_i64(tensor->offset, first),
                       end = dt_min_i64(tensor->offset + tensor->n_elems, first + n);
-        if (tensor->part != DT_TRAINED || begin >= end) continue;
+        if (tensor->part != DT_TRAINED) continue;
+        if (tensor->offset >= first + n) break;
+        if (begin >= end) {
+            p->tensor = i + 1;
+            continue;
+        }
         const uint64_t key = dt_mix64(dt_rng_key(p->z->opt.seed, DT_RNG_STATES) + zero_name_hash(tensor->name));
         DT_TRY(p->s->dev->ops->round_stochastic(p->s->dev, x + (begin - first), to + (begin - first), key,
                                                 (uint64_t)k << UPDATE_BITS | (uint64_t)t,
@@ -64,7 +70,7 @@ static dt_err round_tensors(const position *p, int k, int64_t n, int64_t t, uint
     return DT_OK;
 }
 
-static dt_err store(const position *p, int k, int64_t n, int64_t t)
+static dt_err store(position *p, int k, int64_t n, int64_t t)
 {
     const dt_zero *z = p->z;
     void *to = entry(p, zero_state_array(k));
@@ -82,7 +88,7 @@ dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s
     const dt_optimizer_ops *o = z->opt.optimizer;
     dt_err (*const step)(dt_device *, const dt_optimizer_step *, const dt_update_range *) =
         run->matrix >= 0 ? o->matrices->direction : o->step;
-    position p = {z, s, u, lo, from};
+    position p = {z, s, u, lo, from, 0};
     for (int64_t n; p.from < to; p.from += n) {
         n = in_place ? to - p.from : dt_min_i64(z->lay.scratch_len, to - p.from);
         dt_update_range r = zero_range_of(z, s, p.from, p.from + n);

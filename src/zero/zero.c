@@ -82,6 +82,8 @@ static dt_err make_streams(dt_zero *z)
 static dt_err open_local(dt_zero *z)
 {
     DT_ALLOC(z->state, z->n_units, "out of memory for the states of %d units", z->n_units);
+    DT_ALLOC(z->in_arena, 2 * (size_t)z->n_units, "out of memory for the states of %d units", z->n_units);
+    z->in_grads = z->in_arena + z->n_units;
     DT_EXPECT(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible));
     DT_TRY(make_streams(z));
     DT_TRY(zero_slices_make(z));
@@ -152,6 +154,7 @@ void dt_zero_close(dt_zero *z)
     zero_layout_free(&z->lay);
     zero_slices_free(z);
     free(z->state);
+    free(z->in_arena);
     free(z);
 }
 

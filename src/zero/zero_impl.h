@@ -30,6 +30,7 @@ typedef struct zero_location {
 
 typedef struct zero_unit_state {
     int params_held, grads_held;
+    bool in_arena; /* it is in the list in_arena of dt_zero */
     zero_part_state part[DT_N_PARTS];
     bool reduce_pending; /* the compute stream has not yet waited for the reduction that `reduced` marks */
     int64_t micro_done;  /* serial of the micro-step in which its gradients were completed */
@@ -122,6 +123,9 @@ struct dt_zero {
     dt_tensor **scale_tensors; /* [n_units] the tensors of the scales; in 8 bits */
     char scale_names[DT_MAX_STATES][DT_NAME_MAX];
     zero_location at;
+    /* units in the arenas. in_arena: at least those with parameters held or resident. in_grads: those with gradients
+     * held, or in a region that no other unit has taken since */
+    int *in_arena, n_in_arena, *in_grads, n_in_grads;
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions not yet queued, oldest first */
     int n_deferred;
     int n_incomplete;     /* units whose gradients of this micro-step are not complete */

@@ -26,15 +26,11 @@ static dt_err try_whole(const dt_run *run, const plan_setting *with, const limit
 
 /* ---- zero.expert_group_size = auto ------------------------------------------------------------------------------- */
 
-static bool groups_are_auto(const dt_run *run)
-{
-    return !*run->cfg.zero_expert_group_size || !strcmp(run->cfg.zero_expert_group_size, "auto");
-}
-
 /* With zero.stage = auto, stage 3 follows stage 2 and needs less memory, also without groups. */
-static bool may_group(const dt_run *run, int stage)
+static bool may_group(const dt_run *run, const plan_setting *with)
 {
-    return groups_are_auto(run) && (stage == 3 || (stage == 2 && strcmp(run->cfg.zero_stage, "auto") != 0));
+    const int stage = with->strategy.stage;
+    return with->auto_groups && (stage == 3 || (stage == 2 && strcmp(run->cfg.zero_stage, "auto") != 0));
 }
 
 static int64_t most_experts(const dt_run *run)
@@ -79,7 +75,7 @@ static dt_err find_fewest(grouping *g)
 dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
 {
     DT_TRY(try_whole(run, with, l, t));
-    const int64_t n = t->works || !may_group(run, with->strategy.stage) ? 0 : most_experts(run);
+    const int64_t n = t->works || !may_group(run, with) ? 0 : most_experts(run);
     if (n < 2) return DT_OK;
     grouping g = {.run = run, .with = *with, .limits = *l, .t = t};
     g.with.gathered = false;
@@ -128,7 +124,7 @@ dt_err run_check_memory(const dt_run *run, int ranks_per_node)
     budget b;
     if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
     run_budget(run, ranks_per_node, &b);
-    const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
+    const limits l = {.budget = &b, .usable = 1, .quick = true, .held = run_held(run)};
     DT_TRY(run_trial(run, &with, &l, &t));
     with.strategy.expert_group_size = t.expert_group_size;
     DT_TRY(run_plan(run, &with, &plan)); /* reports an invalid max_live_parameters even if the plan fits */
@@ -212,9 +208,10 @@ static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node,
 static dt_err write_groups(dt_run *run, const trial *t)
 {
     char size[24], text[GROUPS_TEXT];
-    if (!groups_are_auto(run) || run->mc.num_experts == 0) return DT_OK;
+    if (!run_groups_are_auto(run)) return DT_OK;
     if (*run_groups_text(t, text) && dt_comm_first(run->comm)) DT_INFO("%s", text);
     for (int i = 0; i < run->n_trained; i++) run->trained[i]->zero_opt.expert_group_size = t->expert_group_size;
+    if (run->mc.num_experts == 0) return DT_OK; /* only other models have experts, and the key is not for them */
     snprintf(size, sizeof size, "%" PRId64, t->expert_group_size);
     return dt_config_set(&run->cfg, "zero", "expert_group_size", size);
 }
@@ -222,7 +219,7 @@ static dt_err write_groups(dt_run *run, const trial *t)
 /* The stage is given, and each rank has checked that it fits. */
 static dt_err settle_groups(dt_run *run, int ranks_per_node)
 {
-    const plan_setting with = run_setting(run, run->data->size, ranks_per_node);
+    const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     budget b;
     trial t;
     run_budget(run, ranks_per_node, &b);
@@ -261,8 +258,8 @@ static dt_err settle(dt_run *run, int ranks_per_node, choice *c)
 dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 {
     if (strcmp(run->cfg.zero_stage, "auto") != 0)
-        return groups_are_auto(run) && most_experts(run) > 0 ? settle_groups(run, ranks_per_node)
-                                                             : run_agree(run, DT_OK);
+        return run_groups_are_auto(run) && most_experts(run) > 0 ? settle_groups(run, ranks_per_node)
+                                                                 : run_agree(run, DT_OK);
     choice *c = calloc(1, sizeof *c);
     dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the ZeRO strategies"));
     if (err == DT_OK) err = settle(run, ranks_per_node, c);

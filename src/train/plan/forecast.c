@@ -69,14 +69,15 @@ static forecast_row *row_of(forecast *f, const char *op, step_part part)
     return &f->row[f->n_rows++];
 }
 
-/* The phase holds the pointer to the unit's name, so addresses are compared. Experts count as their block. */
+/* The phase holds the pointer to the unit's name, so its address gives the unit. Experts count as their block. */
 static void note_unit(forecast *f, step_part part, double seconds)
 {
-    const char *unit = text_of(&f->phase->unit);
-    for (int u = 0, home = 0; u < f->n_units; u++) {
-        if (f->units[u].role != DT_UNIT_EXPERTS) home = u;
-        if (f->units[u].name == unit) f->unit_s[home][part] += f->weight * seconds;
-    }
+    const uintptr_t first = (uintptr_t)f->units[0].name, at = (uintptr_t)text_of(&f->phase->unit);
+    if (at < first || (at - first) % sizeof *f->units != 0) return;
+    size_t u = (at - first) / sizeof *f->units;
+    if (u >= (size_t)f->n_units) return;
+    while (u > 0 && f->units[u].role == DT_UNIT_EXPERTS) u--;
+    f->unit_s[u][part] += f->weight * seconds;
 }
 
 static bound longest_of(const double seconds[N_BOUNDS])

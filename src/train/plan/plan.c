@@ -46,6 +46,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .batching = run->batching,
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
+                          .auto_groups = run_groups_are_auto(run),
                           .gathered = run->task.keep_gathered,
                           .saves_async = run_saves_async(run)};
 }
@@ -100,6 +101,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     plan->sent_bytes_per_step += more->sent_bytes_per_step;
     for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] += more->saved_nbytes[p];
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
+    plan->live_parameters = dt_max_i64(plan->live_parameters, more->live_parameters);
 }
 
 /* Bytes per parameter are those of the main model. Auxiliary models add to the memory and the communication. */
@@ -174,8 +176,9 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
 dt_err run_try(const dt_run *run, const plan_setting *with, rank_plan *plan)
 {
     plan_setting enough = *with;
-    enough.max_live_parameters = 0;
+    enough.max_live_parameters = 0; /* no limit */
     DT_TRY(run_plan(run, &enough, plan));
+    if (plan->zero.live_parameters <= with->max_live_parameters) return DT_OK;
     const int64_t least = plan->zero.least_live_parameters;
     const bool too_few = least > with->max_live_parameters;
     enough.max_live_parameters = too_few ? least : with->max_live_parameters;

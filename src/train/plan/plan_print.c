@@ -305,6 +305,14 @@ static int first_that_works(const planner *p)
     return i < p->n ? i : -1;
 }
 
+/* The row that zero.stage = auto takes. It tries groups of experts only at stage 3; -1: none */
+static int first_for_auto(const planner *p)
+{
+    int i = first_that_works(p);
+    while (i >= 0 && i < p->n && !(p->trials[i].works && (p->list[i].stage == 3 || p->trials[i].n_experts == 0))) i++;
+    return i < p->n ? i : -1;
+}
+
 /* Only if the table has no such rows. */
 static void print_sums(const planner *p, int i)
 {
@@ -350,10 +358,12 @@ static dt_err print_choice(const planner *p, int first)
                 of_device ? "80GiB" : "4TB");
         return DT_OK;
     }
-    run_offload_text(&p->list[first], offload);
-    if (p->trials[first].n_experts > 0)
-        snprintf(groups, sizeof groups, " with zero.expert_group_size = %d", (int)p->list[first].expert_group_size);
-    fprintf(p->out, "zero.stage = auto takes %d%s%s%s, the first that fits\n", p->list[first].stage,
+    const int taken = first_for_auto(p);
+    if (taken < 0) return DT_OK;
+    run_offload_text(&p->list[taken], offload);
+    if (p->trials[taken].n_experts > 0)
+        snprintf(groups, sizeof groups, " with zero.expert_group_size = %d", (int)p->list[taken].expert_group_size);
+    fprintf(p->out, "zero.stage = auto takes %d%s%s%s, the first that fits\n", p->list[taken].stage,
             *offload ? " with " : "", offload, groups);
     return DT_OK;
 }

@@ -1,7 +1,7 @@
 /* remedy.c - the smallest change that makes a configuration fit. Only combinations of changes that keep the result
  * up to rounding are candidates. The one with the fewest keys is chosen, and among those the one that costs the least
- * time. A plan takes less than a millisecond, so every combination that would be better than the best so far is
- * tried. */
+ * time. A plan takes less than a millisecond, or about 20 for the 45 thousand tensors of DeepSeek-V3. Every combination
+ * that would be better than the best so far is therefore tried. */
 #include "../run.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,12 +15,13 @@
  *     saves        training waits for each save
  *     half         twice as many micro-steps, with smaller matmuls and additional collectives
  *     live         the computation waits for gathers
+ *     groups       more collectives, which are smaller
  *     stage 3      1.5 times the bytes, and collectives in forward
  *     offload cpu  gradients and updated parameters cross the bus once a step, and the CPU updates them. Offloaded
  *                  parameters cross it in every pass. Block recomputation uses only the device
  *     nvme         at least 12 bytes per parameter are read from a disk and written back: above any sum of others */
 static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
-enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2, COST_OF_WORLD = 10 };
+enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2, COST_OF_WORLD = 10, COST_OF_GROUPS = 3 };
 
 static const char *const recompute_words[] = {"none", "selective", "block"}; /* dt_recompute */
 enum { N_RECOMPUTE = sizeof recompute_words / sizeof recompute_words[0], KEYS_TEXT = 400 };
@@ -82,6 +83,7 @@ static int say_keys(const search *s, const plan_setting *with, bool live, char o
     if (now->offload_param != was->offload_param && is_key(s, "offload_param"))
         n += say(out, "zero.offload_param = %s", run_offload_name(now->offload_param));
     if (now->by_node != was->by_node) n += say(out, "zero.shard_group = world");
+    if (with->auto_groups != s->from->auto_groups) n += say(out, "zero.expert_group_size = auto");
     if (live) n += say(out, "zero.max_live_parameters = %" PRId64, with->max_live_parameters);
     if (with->saves_async != s->from->saves_async) n += say(out, "checkpoint.async = false");
     if (with->model_opt.recompute != s->from->model_opt.recompute)
@@ -100,7 +102,8 @@ static int cost_of(const search *s, const plan_setting *with, bool live)
     return cost_of_stage[with->strategy.stage] + cost_of_offload[with->strategy.offload_optimizer] +
            cost_of_offload[with->strategy.offload_param] + cost_of_recompute[with->model_opt.recompute] +
            COST_OF_HALF * halves + COST_OF_LIVE * live + COST_OF_SAVES * (with->saves_async != s->from->saves_async) +
-           COST_OF_WORLD * (with->strategy.by_node != s->from->strategy.by_node);
+           COST_OF_WORLD * (with->strategy.by_node != s->from->strategy.by_node) +
+           COST_OF_GROUPS * (with->auto_groups != s->from->auto_groups);
 }
 
 /* live: with the minimum max_live_parameters that works. */
@@ -174,16 +177,26 @@ static bool saves(const search *s, const strategy *now)
             offloads_enough(s, now->offload_param, was->offload_param));
 }
 
-static dt_err try_strategy(search *s, strategy now)
+static dt_err try_recompute(search *s, plan_setting with)
 {
-    plan_setting with = *s->from;
     const int first = with.model_opt.recompute, last = with.model_opt.training ? N_RECOMPUTE - 1 : first;
-    with.strategy = now;
-    for (int r = first; r <= last && saves(s, &now); r++) {
+    for (int r = first; r <= last; r++) {
         with.model_opt.recompute = (dt_recompute)r;
         DT_TRY(try_batches(s, &with));
     }
     return DT_OK;
+}
+
+/* Also with groups of experts by auto, if the user set their size. */
+static dt_err try_strategy(search *s, strategy now)
+{
+    plan_setting with = *s->from;
+    with.strategy = now;
+    if (!saves(s, &now)) return DT_OK;
+    DT_TRY(try_recompute(s, with));
+    if (with.auto_groups || s->run->mc.num_experts == 0) return DT_OK;
+    with.auto_groups = true, with.strategy.expert_group_size = 0;
+    return try_recompute(s, with);
 }
 
 static dt_err try_all(search *s)
