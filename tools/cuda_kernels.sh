@@ -21,8 +21,9 @@ lines() {
         awk -f "$there/cuda_kernels.awk" "${said%.ptxas}".keep/*.ptx "$said" | c++filt | sed "s/^void //; s/^/$file: /"
     done | sed 's/(anonymous namespace):://g; s/__nv_bfloat16/bf16/g; s/__half/half/g; s/(dt_activation)/activation /g; s/([^\t]*)\t/\t/; s/ >/>/g' | LC_ALL=C sort -u
 }
+kernels() { lines | grep -v ': functions'$'\t'; }
 compare() {
-    sed -n 's/^"\([^"]*\)",.*/\1/p' "$1" | LC_ALL=C sort -u | diff - <(lines | cut -f1 | LC_ALL=C sort -u) && return
+    sed -n 's/^"\([^"]*\)",.*/\1/p' "$1" | LC_ALL=C sort -u | diff - <(kernels | cut -f1 | LC_ALL=C sort -u) && return
     echo "$1 does not list the kernels of $build: run make kernels"
     return 1
 }
@@ -33,7 +34,7 @@ case ${2:-} in
 esac
 echo "# nvcc $(${NVCC:-nvcc} --version | sed -n 's/.*release [0-9.]*, V\(.*\)/\1/p'); written by make kernels"
 echo "kernel,chip,registers,spilled_bytes,static_shared_bytes,threads,warps"
-lines | awk -F'\t' '
+kernels | awk -F'\t' '
     function warps(registers, threads, shared, chip,    each, most, per, blocks, room) {
         each = int((registers + 7) / 8) * 8; if (each < 8) each = 8
         most = int(int(65536 / (each * 32)) / 4) * 4; if (most > 64) most = 64
