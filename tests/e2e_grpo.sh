@@ -120,6 +120,8 @@ expect "a run resumes after a kill with the same bits" same_model "$(newest bits
 few=(run.max_steps=4 run.reproducible=true batch.micro_batch_size=2 data.shuffle=false grpo.num_iterations=2 grpo.num_generations=2 precision.dtype=bf16 log.rollouts=true)
 train 2 written "${few[@]}" data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" grpo.dynamic_sampling=true
 expect "groups were left out" above written grpo/sampling_rounds 1
+train 1 overlong "${few[@]}" run.max_steps=1 data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" grpo.overlong_max_length=1 grpo.overlong_cache=1
+expect "the penalty begins at overlong_max_length - overlong_cache" grep -q '"rewards/overlong/mean": -1,' "$tmp/overlong/metrics.jsonl"
 train 1 replayed "${few[@]}" grpo.rollouts="$tmp/written/rollouts.jsonl"
 expect "completions and rewards that were written: the same bits" same_model "$(newest written)" "$(newest replayed)"
 expect "the gap between sampler and scorer is that of the written log-probabilities" python3 - "$tmp/written" <<'PY'
@@ -181,6 +183,7 @@ refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIREC
 echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 ends "a broken file of completions: exit code" 65 train 1 refused grpo.rollouts="$tmp/broken.jsonl"
 expect "a broken file of completions: one error" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
+refuse "a penalty longer than the configured limit" 'overlong_cache: expected at most the maximum completion length, 2 tokens, found 3' grpo.overlong_max_length=2 grpo.overlong_cache=3
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'

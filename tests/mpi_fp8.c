@@ -17,11 +17,31 @@ typedef struct entry {
     int scale_dims;
 } entry;
 
-/* The second has the experts of a layer in one tensor, in which a matrix of an expert begins within a block. */
+/* The others have the experts of a layer in one tensor. In FP8 a matrix of an expert begins within a block. */
 typedef struct published {
     const char *config;
     entry entries[16];
 } published;
+#define MIXTURE(...)                                                                                                   \
+    {                                                                                                                  \
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 160, \"num_attention_heads\": 2, "                           \
+        "\"num_key_value_heads\": 1, \"head_dim\": 10, \"num_experts\": 3, \"num_experts_per_tok\": 2, "               \
+        "\"moe_intermediate_size\": 96, "                                                                              \
+        "\"num_hidden_layers\": 1, \"vocab_size\": 61, \"tie_word_embeddings\": true}",                                \
+        {                                                                                                              \
+            {"model.embed_tokens.weight", "", 0, 61, 160, 0, 0, 0, 0},                                                 \
+                {"model.norm.weight", "", 0, 1, 160, 0, 0, 0, 0},                                                      \
+                {"model.layers.0.input_layernorm.weight", "", 0, 1, 160, 0, 0, 0, 0},                                  \
+                {"model.layers.0.post_attention_layernorm.weight", "", 0, 1, 160, 0, 0, 0, 0},                         \
+                {"model.layers.0.self_attn.q_proj.weight", "", 0, 20, 160, 0, 0, 0, 0},                                \
+                {"model.layers.0.self_attn.k_proj.weight", "", 0, 10, 160, 0, 0, 0, 0},                                \
+                {"model.layers.0.self_attn.v_proj.weight", "", 0, 10, 160, 0, 0, 0, 0},                                \
+                {"model.layers.0.self_attn.o_proj.weight", "", 0, 160, 20, 0, 0, 0, 0},                                \
+                {"model.layers.0.self_attn.q_norm.weight", "", 0, 1, 10, 0, 0, 0, 0},                                  \
+                {"model.layers.0.self_attn.k_norm.weight", "", 0, 1, 10, 0, 0, 0, 0},                                  \
+                {"model.layers.0.mlp.gate.weight", "", 0, 3, 160, 0, 0, 0, 0}, __VA_ARGS__                             \
+        }                                                                                                              \
+    }
 static const published MODELS[] = {
     {"{\"model_type\": \"llama\", \"hidden_size\": 132, \"num_attention_heads\": 6, \"num_key_value_heads\": 3, "
      "\"intermediate_size\": 131, \"num_hidden_layers\": 1, \"vocab_size\": 61, \"tie_word_embeddings\": true, "
@@ -37,22 +57,11 @@ static const published MODELS[] = {
       {"model.layers.0.mlp.gate_proj.weight", "_scale_inv", 0, 131, 132, 128, 128, DT_ST_BF16, 2},
       {"model.layers.0.mlp.up_proj.weight", "_scale", 0, 131, 132, 131, 132, DT_ST_F32, 0},
       {"model.layers.0.mlp.down_proj.weight", "_scale_inv", 0, 132, 131, 128, 128, DT_ST_F32, 2}}},
-    {"{\"model_type\": \"qwen3_moe\", \"hidden_size\": 160, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
-     "\"head_dim\": 10, \"num_experts\": 3, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 96, "
-     "\"num_hidden_layers\": 1, \"vocab_size\": 61, \"tie_word_embeddings\": true}",
-     {{"model.embed_tokens.weight", "", 0, 61, 160, 0, 0, 0, 0},
-      {"model.norm.weight", "", 0, 1, 160, 0, 0, 0, 0},
-      {"model.layers.0.input_layernorm.weight", "", 0, 1, 160, 0, 0, 0, 0},
-      {"model.layers.0.post_attention_layernorm.weight", "", 0, 1, 160, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.q_proj.weight", "", 0, 20, 160, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.k_proj.weight", "", 0, 10, 160, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.v_proj.weight", "", 0, 10, 160, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.o_proj.weight", "", 0, 160, 20, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.q_norm.weight", "", 0, 1, 10, 0, 0, 0, 0},
-      {"model.layers.0.self_attn.k_norm.weight", "", 0, 1, 10, 0, 0, 0, 0},
-      {"model.layers.0.mlp.gate.weight", "", 0, 3, 160, 0, 0, 0, 0},
-      {"model.layers.0.mlp.experts.gate_up_proj", "_scale_inv", 3, 192, 160, 128, 128, DT_ST_F32, 3},
-      {"model.layers.0.mlp.experts.down_proj", "_scales", 3, 160, 96, FP4, 32, DT_ST_U8, 3}}}};
+    MIXTURE({"model.layers.0.mlp.experts.gate_up_proj", "_scale_inv", 3, 192, 160, 128, 128, DT_ST_F32, 3},
+            {"model.layers.0.mlp.experts.down_proj", "_scales", 3, 160, 96, FP4, 32, DT_ST_U8, 3}),
+    MIXTURE({"model.layers.0.mlp.experts.gate_up_proj", "_scales", 3, 192, 160, FP4, 32, DT_ST_U8, 3},
+            {"model.layers.0.mlp.experts.down_proj", "_scale_inv", 3, 160, 96, 128, 128, DT_ST_F32, 3})};
+enum { N_MODELS = sizeof MODELS / sizeof MODELS[0] };
 
 /* ---- the definition ---------------------------------------------------------------------------------------------- */
 
@@ -239,7 +248,7 @@ static bool values_are_right(fixture *f, int model)
 IN_DIR(values_are_those_of_a_plain_loop)
 {
     fixture *f = *state;
-    for (int model = 0; model < 2; model++) {
+    for (int model = 0; model < N_MODELS; model++) {
         const fault none = {.nan_at = -1, .model = model};
         dt_st_type type;
         assert_all(f->mpi, on_first(f, write_model, &none));
@@ -270,34 +279,50 @@ IN_DIR(values_that_cannot_be_are_refused_by_name)
     }
 }
 
-/* An edit of the header that does not change its length. */
-static bool edit_header(const fixture *f, const void *edit)
+/* A fixture, an edit of its header that does not change the length, and a part of the message. */
+typedef struct header_edit {
+    const char *from, *edit, *word;
+} header_edit;
+
+static bool edit_header(const fixture *f, const void *what)
 {
-    return shell("rm -rf '%s'/*%s", f->dir, "") && shell("cp tests/data/hf/qwen3_moe_fp8/* '%s'%s", f->dir, "") &&
-           shell("LC_ALL=C sed -i '%s' '%s/model.safetensors'", edit, f->dir);
+    const header_edit *h = what;
+    return shell("rm -rf '%s'/*%s", f->dir, "") && shell("cp tests/data/hf/%s/* '%s'", h->from, f->dir) &&
+           shell("LC_ALL=C sed -i '%s' '%s/model.safetensors'", h->edit, f->dir);
 }
 
 IN_DIR(files_that_do_not_fit_are_refused_by_name)
 {
-#define Q "model.layers.0.self_attn.q_proj.weight"
-    static const char *const all[][2] = {
-        {"s/q_proj.weight_scale_inv/q_proj.weight_scale_inw/",
-         "`" Q "_scale_inv` is missing: the scales of this tensor in F8_E4M3"},
-        {"s/F8_E4M3/F8_E5M2/g", "expected F32, F16, BF16 or F8_E4M3, found F8_E5M2"},
-        {"s/\\[2,1\\]/[1,2]/g", "_scale_inv`: expected the shape [2, 1] of this model, found [1, 2]"},
-        {"s/\\(q_proj.weight_scale_inv\":{\"dtype\":\\)\"BF16\"/\\1\"I16\" /",
-         "`" Q "_scale_inv`: expected F32, F16 or BF16, found I16"},
-        {"s/\\[128,20\\]/[20,128]/", "`" Q "`: expected the shape [128, 20] of this model, found [20, 128]"},
-        {"s/\\(q_proj.weight\":{\"dtype\":\\)\"F8_E4M3\"/\\1\"I8\"     /",
-         "`" Q "`: expected F32, F16, BF16 or F8_E4M3, found I8"},
+#define FP8 "qwen3_moe_fp8"
+#define MXFP4 "gpt_oss_mxfp4"
+#define Q "`model.layers.0.self_attn.q_proj.weight"
+#define EXPERTS "`model.layers.0.mlp.experts."
+    static const header_edit all[] = {
+        {FP8, "s/q_proj.weight_scale_inv/q_proj.weight_scale_inw/",
+         Q "_scale_inv` is missing: the scales of this tensor in F8_E4M3"},
+        {FP8, "s/F8_E4M3/F8_E5M2/g", "expected F32, F16, BF16 or F8_E4M3, found F8_E5M2"},
+        {FP8, "s/\\[2,1\\]/[1,2]/g", "_scale_inv`: expected the shape [2, 1] of this model, found [1, 2]"},
+        {FP8, "s/\\(q_proj.weight_scale_inv\":{\"dtype\":\\)\"BF16\"/\\1\"I16\" /",
+         Q "_scale_inv`: expected F32, F16 or BF16, found I16"},
+        {FP8, "s/\\[128,20\\]/[20,128]/", Q "`: expected the shape [128, 20] of this model, found [20, 128]"},
+        {FP8, "s/\\(q_proj.weight\":{\"dtype\":\\)\"F8_E4M3\"/\\1\"I8\"     /",
+         Q "`: expected F32, F16, BF16 or F8_E4M3, found I8"},
+        {MXFP4, "s/down_proj_scales/down_proj_scalez/", EXPERTS "down_proj_scales` is missing"},
+        {MXFP4, "s/down_proj_blocks/down_proj_blockz/", EXPERTS "down_proj_blocks` is missing"},
+        {MXFP4, "s/gate_up_proj_blocks/gate_up_proj_blockz/;s/gate_up_proj_scales/gate_up_proj_scalez/",
+         EXPERTS "gate_up_proj` is missing"},
+        {MXFP4, "s/\\[3,128,1,16\\]/[3,128,16,1]/",
+         EXPERTS "gate_up_proj_blocks`: expected the shape [3, 128, 1, 16] of this model, found [3, 128, 16, 1]"},
+        {MXFP4, "s/\\[3,32,2\\]/[3,2,32]/", EXPERTS "down_proj_scales`: expected the shape [3, 32, 2]"},
+        {MXFP4, "0,/\"U8\"/s//\"I8\"/", ": expected U8, found I8"},
     };
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        assert_all(f->mpi, on_first(f, edit_header, all[i][0]));
+        assert_all(f->mpi, on_first(f, edit_header, &all[i]));
         const dt_err err = open_model(f, f->dir, (int)i % 4, DT_F32, false);
         const bool speaks = err == DT_OK || dt_comm_prints_error(&f->comm);
-        if (speaks && !strstr(dt_error_message(), all[i][1])) print_error("edit %zu: %s\n", i, dt_error_message());
-        assert_all(f->mpi, err == DT_ERR_DATA && (!speaks || strstr(dt_error_message(), all[i][1])));
+        if (speaks && !strstr(dt_error_message(), all[i].word)) print_error("edit %zu: %s\n", i, dt_error_message());
+        assert_all(f->mpi, err == DT_ERR_DATA && (!speaks || strstr(dt_error_message(), all[i].word)));
         dt_error_clear();
     }
 }

@@ -2,6 +2,7 @@
 /* test_chat_tools.c - tools in conversations: the forms of OpenAI and ShareGPT give the same text, calls are targets,
  * results are not, and a template without tools receives text. */
 #include "chat_fixture.h"
+#include <time.h>
 
 /* As Qwen's: results of tools are a question. */
 static const char hermes[] =
@@ -42,7 +43,7 @@ static void open_with(dt_chat **c, const char *jinja)
     if (dt_chat_open(c, "auto", &t) != DT_OK) fail_msg("%s", dt_error_message());
 }
 
-/* What the template writes for a record {messages or conversations, tools}, its answers in braces. */
+/* Render a record {messages or conversations, tools}; want: the text, its answers in braces, NULL: any. */
 static void writes(const dt_chat *c, const char *record, const char *want)
 {
     json_error_t e;
@@ -59,7 +60,7 @@ static void writes(const dt_chat *c, const char *record, const char *want)
     for (int i = 0; i < m.n; i++) m.item[i].learn = m.item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
     if (err == DT_OK) err = dt_chat_render(c, m.item, m.n, m.tools, 0, &p);
     if (err != DT_OK) fail_msg("%s: %s", record, dt_error_message());
-    assert_string_equal(shown(&p, true), want);
+    if (want) assert_string_equal(shown(&p, true), want);
     dt_pieces_free(&p);
     dt_messages_free(&m);
     json_decref(json);
@@ -98,6 +99,81 @@ TEST(parallel_calls_thoughts_and_text_are_one_answer)
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"so\", \"reasoning_content\": \"why\", "
            "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"a\": [1, {}]}}, {\"name\": \"f\"}]}, " END "}",
            ASKED "{<think>\nwhy\n</think>\n\nso\n" CALL("{\"a\": [1, {}]}") "\n" CALL("{}") "<|im_end|>}\n" ANSWERED);
+    dt_chat_close(c);
+}
+
+/* Rounds of a question, a call, its result and an answer. Every third call has no arguments. want: what `wanted`
+ * writes; NULL: none. */
+static void many_calls(int n_rounds, char *record, char *want, int (*wanted)(char *out, int round, bool arguments))
+{
+    record += sprintf(record, "{\"messages\": [");
+    for (int i = 0; i < n_rounds; i++) {
+        char arguments[16] = "";
+        if (i % 3) snprintf(arguments, sizeof arguments, "\"a\": %d", i);
+        record += sprintf(record,
+                          "%s" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"aaaaaaaa1\", \"name\": \"f\", "
+                          "\"arguments\": {%s}}]}, {\"role\": \"tool\", \"tool_call_id\": \"aaaaaaaa1\", "
+                          "\"content\": \"12\"}, {\"role\": \"assistant\", \"content\": \"x\"}",
+                          i ? ", " : "", arguments);
+        if (want) want += wanted(want, i, i % 3);
+    }
+    strcpy(record, "]}");
+}
+
+static int by_hermes(char *out, int round, bool arguments)
+{
+    char text[16] = "{}";
+    if (arguments) snprintf(text, sizeof text, "{\"a\": %d}", round);
+    return sprintf(out, ASKED "{" CALL("%s") "<|im_end|>}\n" ANSWERED, text);
+}
+
+static const char numbered[] =
+    "{% for m in messages %}{% set at = loop.index0 %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}("
+    "{% for k in c.function.arguments %}{{ k }}={{ c.function.arguments[k] }}@{{ at }};{% endfor %}){% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+static int by_numbered(char *out, int round, bool arguments)
+{
+    char text[32] = "";
+    if (arguments) snprintf(text, sizeof text, "a=%d@%d;", round, 4 * round + 1);
+    return sprintf(
+        out, ASKED "{f(%s)<|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x<|im_end|>}\n", text);
+}
+
+/* One argument more has the same length in all calls of the first template, but not of the second. */
+TEST(calls_of_long_conversations_are_found)
+{
+    char record[8192], want[8192];
+    for (int i = 0; i < 2; i++) {
+        dt_chat *c;
+        open_with(&c, i ? numbered : hermes);
+        many_calls(20, record, want, i ? by_numbered : by_hermes);
+        writes(c, record, want);
+        dt_chat_close(c);
+    }
+}
+
+static double seconds_of(const dt_chat *c, int n_rounds)
+{
+    char *record = malloc(512 * (size_t)n_rounds);
+    double least = INFINITY;
+    many_calls(n_rounds, record, NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        const clock_t begin = clock();
+        writes(c, record, NULL);
+        least = fmin(least, (double)(clock() - begin) / CLOCKS_PER_SEC);
+    }
+    free(record);
+    return least;
+}
+
+TEST(the_time_of_many_calls_is_linear)
+{
+    dt_chat *c;
+    open_with(&c, hermes);
+    const double few = seconds_of(c, 20), many = seconds_of(c, 160);
+    if (many > 24 * few) fail_msg("20 calls: %g s, 160 calls: %g s", few, many);
     dt_chat_close(c);
 }
 

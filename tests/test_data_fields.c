@@ -139,6 +139,8 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
          "label: expected true or false (is the completion good?), found \"good\"; --kind sft"},
         {"{" COMPLETION ", 'label': ['good']}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': {'good': true}}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': [{'bytes_of_row': '0:4'}]}",
+         "label: expected true or false (is the completion good?), found binary values;"},
         {"{" COMPLETION ", 'label': ''}", NULL},
         {"{" COMPLETION ", 'label': -1}", "label: expected true or false"},
         {"{" COMPLETION ", 'label': 0.0}", "label: the record labels its answer as bad", .kind = "sft"},

@@ -6,7 +6,7 @@
 #include "data_make_fixture.h"
 #include "dtrain/make/rec_files.h"
 #include "../src/make/csv_reader.h"
-#include "../src/make/rec/rec.h"
+#include "../src/make/reader.h"
 
 #define FILES "tests/data/rec/"
 
@@ -415,6 +415,53 @@ TEST(the_longest_history_of_each_user_is_kept)
     o.inputs = (const char *const[]){input};
     assert_fails(make(NULL, &o, &stats), DT_ERR_USAGE, "can be read only once");
     assert_int_equal(unlink(input), 0);
+}
+
+static dt_err read_rows(void *reader, dt_pipeline *p) { return dt_reader_run(reader, p); }
+static void leave(void *self, int thread, dt_chunk *chunk) {}
+static dt_err drop(void *self, dt_chunk *chunk) { return DT_OK; }
+
+static void write_rows(const char *path, int n)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("user_id,history_item_title,item_title,item_sid\n", f);
+    for (int i = 0; i < n; i++) fprintf(f, "u%d,['a'],t,<a_3><b_1><c_2>\n", i);
+    fclose(f);
+}
+
+TEST(files_that_change_between_the_two_passes_are_refused)
+{
+    static const struct {
+        int n_rows;
+        const char *why; /* NULL: accepted */
+    } cases[] = {{5, NULL},
+                 {4, ": the inputs have shrunk since their rows were counted: expected 10 rows, found 9"},
+                 {6, ": the file has grown since its rows were counted"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_make_options o = rec_options("rl");
+        dt_tokenizer *t;
+        dt_rec rec;
+        dt_reader r;
+        o.rec.index = o.rec.items = NULL;
+        o.rec.tasks = "titles-sid-rl";
+        o.rec.longest = true;
+        o.inputs = (const char *const[]){input, other};
+        o.n_inputs = 2;
+        write_rows(input, 5);
+        write_rows(other, 5);
+        assert_int_equal(dt_tokenizer_open(&t, o.tokenizer), DT_OK);
+        assert_int_equal(dt_rec_open(&rec, &o, t), DT_OK);
+        assert_int_equal(dt_reader_open(&r, &o, t, &rec), DT_OK);
+        write_rows(input, cases[i].n_rows);
+        const dt_err err = dt_pipeline_run(&(dt_pipeline_jobs){read_rows, leave, drop, .self = &r}, 1);
+        assert_int_equal(err, cases[i].why ? DT_ERR_DATA : DT_OK);
+        if (cases[i].why) assert_says(cases[i].why);
+        dt_error_clear();
+        dt_reader_close(&r);
+        dt_rec_close(&rec);
+        dt_tokenizer_close(t);
+    }
 }
 
 TEST(rows_are_held_out_with_all_their_samples)

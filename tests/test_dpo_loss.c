@@ -168,6 +168,21 @@ TEST(losses_are_added_with_their_weights)
     assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
 }
 
+/* tau = 0.5: the two parts of the loss have the shares 1 - sigmoid(z / tau) and sigmoid(z / tau). */
+TEST(the_temperature_of_discopop_is_a_key)
+{
+    const dt_config cfg = {.dpo_loss_type = (char *)"discopop",
+                           .dpo_loss_weights = (char *)"",
+                           .dpo_f_divergence = (char *)"reverse_kl",
+                           .dpo_discopop_tau = 0.5};
+    const double ratio[2] = {0.7, -0.3}, z = 0.1 * (ratio[0] - ratio[1]), share = 1 / (1 + exp(-z / 0.5));
+    const int64_t n_tok[2] = {4, 5};
+    double g[2];
+    dt_dpo_loss l;
+    assert_int_equal(dt_dpo_loss_make(&l, &cfg), DT_OK);
+    assert_near(loss_of(&l, 0.1, ratio, n_tok, g), (1 - share) * log1p(exp(-z)) + share * exp(-z), 1e-15);
+}
+
 TEST(large_ratios_do_not_overflow)
 {
     const double ratio[2] = {-3e4, 3e4};

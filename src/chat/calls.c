@@ -1,6 +1,7 @@
 /* calls.c - how a template writes thoughts and tools. What another program's Jinja text does is unknown, so opening a
  * template renders test conversations. The end of an answer's calls is found by a second evaluation in which the last
- * call has one argument more: the common beginning of both texts ends after the arguments. */
+ * call has one argument more: the common beginning of both texts ends after the arguments. All answers share a few
+ * evaluations, so the time is linear in the length of the conversation. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -33,13 +34,28 @@ static json_t *test_calls(bool text)
                                  "name", tool_name, "arguments", arguments));
 }
 
-/* Arguments as JSON text with one more. */
-static json_t *longer_text(const char *text)
+static bool has_items(const char *text, size_t n) { return n > 0 && text[n - 1] != '{'; }
+
+/* Arguments as JSON text without the brace at the end, and without white space before it. */
+static size_t without_end(const char *text)
 {
     const char *close = strrchr(text, '}');
-    const size_t n = close ? (size_t)(close - text) : strlen(text), words = dt_space_trimmed(text, n);
-    const char *comma = words > 0 && text[words - 1] != '{' ? ", " : "";
-    return json_sprintf("%.*s%s\"%s\": 1%s", (int)words, text, comma, DT_CHAT_END_MARK, text + words);
+    return dt_space_trimmed(text, close ? (size_t)(close - text) : strlen(text));
+}
+
+static json_t *longer_text(const char *text)
+{
+    const size_t n = without_end(text);
+    return json_sprintf("%.*s%s\"%s\": 1%s", (int)n, text, has_items(text, n) ? ", " : "", DT_CHAT_END_MARK, text + n);
+}
+
+/* Does the last call have arguments? */
+static bool has_arguments(const json_t *calls)
+{
+    const json_t *last = json_array_get(calls, json_array_size(calls) - 1),
+                 *arguments = json_object_get(json_object_get(last, "function"), "arguments");
+    const char *text = json_string_value(arguments);
+    return text ? has_items(text, without_end(text)) : json_object_size(arguments) > 0;
 }
 
 /* The calls with one argument more in the last one; NULL: no memory. */
@@ -57,29 +73,84 @@ static json_t *with_argument(const json_t *calls)
     return NULL;
 }
 
-dt_err dt_chat_find_call(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, int i,
-                         const dt_jinja_result *text, size_t *at, bool *found)
+/* Evaluate with one argument more in the last call of answer `only`, or of all answers with calls (-1). */
+static dt_err evaluate_longer(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, int only,
+                              dt_jinja_result *r)
 {
     dt_message *changed = malloc((size_t)n * sizeof *changed);
-    json_t *calls = changed ? with_argument(messages[i].calls) : NULL;
-    dt_jinja_result r = {0};
-    dt_err err = DT_ERR_MEMORY;
-    *at = 0;
-    if (calls) {
-        memcpy(changed, messages, (size_t)n * sizeof *changed);
-        changed[i].calls = calls;
-        err = dt_chat_evaluate(c, changed, n, tools, 0, 0, &r);
-    } else {
-        err = dt_fail(DT_ERR_MEMORY, "out of memory for the calls of a conversation");
-    }
-    while (err == DT_OK && *at < text->nbytes && *at < r.nbytes && text->text[*at] == r.text[*at]) ++*at;
-    const size_t left = text->nbytes - *at;
-    *found = err == DT_OK && r.nbytes >= text->nbytes && r.nbytes - left > *at &&
-             memcmp(text->text + *at, r.text + r.nbytes - left, left) == 0;
-    dt_jinja_result_free(&r);
-    json_decref(calls);
+    bool failed = !changed;
+    *r = (dt_jinja_result){0};
+    if (changed) memcpy(changed, messages, (size_t)n * sizeof *changed);
+    for (int i = 0; i < n && changed; i++)
+        if (messages[i].calls && (only < 0 || only == i))
+            failed |= !(changed[i].calls = with_argument(messages[i].calls));
+    const dt_err err = failed ? dt_fail(DT_ERR_MEMORY, "out of memory for the calls of a conversation")
+                              : dt_chat_evaluate(c, changed, n, tools, 0, 0, r);
+    for (int i = 0; i < n && changed; i++)
+        if (changed[i].calls != messages[i].calls) json_decref((json_t *)changed[i].calls);
     free(changed);
     return err;
+}
+
+/* Find the end of answer i's arguments, and the length of one argument more. *found false: the template leaves out or
+ * changes the calls. */
+static dt_err measure(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, int i,
+                      const dt_jinja_result *text, size_t *end, size_t *more, bool *found)
+{
+    dt_jinja_result r;
+    size_t at = 0;
+    const dt_err err = evaluate_longer(c, messages, n, tools, i, &r);
+    while (err == DT_OK && at < text->nbytes && at < r.nbytes && text->text[at] == r.text[at]) at++;
+    const size_t left = text->nbytes - at;
+    *end = at;
+    *found = err == DT_OK && r.nbytes > text->nbytes && memcmp(text->text + at, r.text + r.nbytes - left, left) == 0;
+    *more = *found ? r.nbytes - text->nbytes : 0;
+    dt_jinja_result_free(&r);
+    return err;
+}
+
+/* Find the ends of all answers' arguments in r, in which each has one argument more. False: lengths do not fit. */
+static bool walk(const dt_message *messages, int n, const dt_jinja_result *text, const dt_jinja_result *r,
+                 const size_t more[2], dt_jinja_part *gap)
+{
+    size_t at = 0, in_r = 0;
+    for (int i = 0; i < n; i++) {
+        if (!messages[i].calls) continue;
+        while (at < text->nbytes && in_r < r->nbytes && text->text[at] == r->text[in_r]) at++, in_r++;
+        gap[i].to = at;
+        in_r += more[has_arguments(messages[i].calls)];
+    }
+    return in_r <= r->nbytes && text->nbytes - at == r->nbytes - in_r &&
+           memcmp(text->text + at, r->text + in_r, text->nbytes - at) == 0;
+}
+
+/* One argument more has the same length in all calls that have arguments, and in all others. Each of the two lengths is
+ * therefore measured once, and all ends are found in one evaluation. If a template writes other lengths, every answer
+ * is measured. */
+dt_err dt_chat_find_calls(const dt_chat *c, const dt_message *messages, int n, const json_t *tools,
+                          const dt_jinja_result *text, dt_jinja_part *gap, int *lost)
+{
+    size_t more[2] = {0};
+    int n_left = 0;
+    *lost = -1;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < n; i++) {
+            size_t *const of = messages[i].calls ? &more[has_arguments(messages[i].calls)] : NULL;
+            bool found;
+            if (pass == 0 && of && *of > 0) n_left++;
+            if (!of || (pass == 0 && *of > 0)) continue;
+            DT_TRY(measure(c, messages, n, tools, i, text, &gap[i].to, of, &found));
+            if (!found) return *lost = i, DT_OK;
+        }
+        if (n_left == 0 || pass == 1) return DT_OK;
+        dt_jinja_result r;
+        const dt_err err = evaluate_longer(c, messages, n, tools, -1, &r);
+        const bool fits = err == DT_OK && walk(messages, n, text, &r, more, gap);
+        dt_jinja_result_free(&r);
+        if (fits || err == DT_ERR_MEMORY) return err;
+        if (err != DT_OK) dt_error_clear();
+    }
+    return DT_OK;
 }
 
 /* ---- opening a template ------------------------------------------------------------------------------------------ */
@@ -148,11 +219,11 @@ static dt_err look_at_content(dt_chat *c, dt_message *talk, const json_t *tools)
 static dt_err look_after_call(dt_chat *c, const dt_message *talk, const json_t *tools)
 {
     dt_jinja_result r;
-    bool found;
-    size_t at;
+    dt_jinja_part gap[2];
+    int lost;
     DT_TRY(dt_chat_evaluate(c, talk, 2, tools, 0, 0, &r));
-    const dt_err err = dt_chat_find_call(c, talk, 2, tools, 1, &r, &at, &found);
-    if (err == DT_OK && found && !(c->after_call = strdup(r.text + at))) found = false;
+    const dt_err err = dt_chat_find_calls(c, talk, 2, tools, &r, gap, &lost);
+    if (err == DT_OK && lost < 0) c->after_call = strdup(r.text + gap[1].to);
     dt_jinja_result_free(&r);
     if (err == DT_ERR_DATA) dt_error_clear();
     return err == DT_ERR_DATA ? DT_OK : err;

@@ -133,13 +133,9 @@ static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *
 /* Set gap.to of answers with tool calls. */
 static dt_err find_calls(const talk *t, dt_jinja_part *gap)
 {
-    for (int i = 0; i < t->n; i++) {
-        bool found;
-        if (!is_answer(&t->message[i]) || !t->message[i].calls) continue;
-        DT_TRY(dt_chat_find_call(t->c, t->message, t->n, t->tools, i, t->text, &gap[i].to, &found));
-        if (!found) return refuse(t, i, "leaves out or changes the tool calls of this answer");
-    }
-    return DT_OK;
+    int lost;
+    DT_TRY(dt_chat_find_calls(t->c, t->message, t->n, t->tools, t->text, gap, &lost));
+    return lost < 0 ? DT_OK : refuse(t, lost, "leaves out or changes the tool calls of this answer");
 }
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }

@@ -47,11 +47,10 @@ static dt_err measure_blocks(const locate_job *job, const dt_st_tensor *scales, 
         for (int d = 0; d < 2; d++)
             expected.shape[t->n_dims - 2 + d] = dt_ceil_div(t->shape[t->n_dims - 2 + d], sizes[i][d]);
         p->block_rows = sizes[i][0], p->block_cols = sizes[i][1];
-        if (single) return DT_OK;
         if (i == 2) return check_shape(job, scales, expected.n_dims, expected.shape);
-        if (scales->n_dims == t->n_dims &&
-            memcmp(scales->shape, expected.shape, (size_t)t->n_dims * sizeof *scales->shape) == 0)
-            return DT_OK;
+        if (single || (scales->n_dims == t->n_dims &&
+                       memcmp(scales->shape, expected.shape, (size_t)t->n_dims * sizeof *scales->shape) == 0))
+            break;
     }
     return DT_OK;
 }
@@ -126,7 +125,7 @@ static dt_err take_mxfp4(locate_job *job, const dt_tensor *t, const char *fused,
     *is_there = t->fused.name && t->n_dims == 2 && (found[0] || found[1]);
     if (!*is_there) return DT_OK;
     for (int i = 0; i < 2; i++) DT_CHECK(found[i], DT_ERR_DATA, "%s: tensor `%s` is missing", job->path, name[i]);
-    const int64_t n_in = t->shape[t->in_first ? 0 : 1], n_out = t->shape[t->in_first ? 1 : 0],
+    const int64_t n_in = t->fused.shape[t->in_first ? 1 : 2], n_out = t->fused.shape[t->in_first ? 2 : 1],
                   shape[] = {t->fused.shape[0], n_out, n_in / 32, 16};
     DT_CHECK(n_in % 32 == 0, DT_ERR_DATA,
              "%s: tensor `%s`: expected a multiple of 32 inputs of each expert, found %lld",

@@ -2,6 +2,7 @@
  * --kind unpaired a pair of a chosen and a rejected answer gives two samples. */
 #include "record_kinds.h"
 #include <stdlib.h>
+#include <string.h>
 
 int dt_label_of(const json_t *label)
 {
@@ -41,7 +42,9 @@ static dt_err take_side(dt_parsed_record *r, const json_t *json, const dt_rules 
 
 static dt_err refuse_label(const json_t *label, const dt_rules *rules)
 {
-    char *found = label ? json_dumps(label, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *found = dt_json_has_bytes(label) ? strdup("binary values")
+                  : label                  ? json_dumps(label, JSON_ENCODE_ANY | JSON_COMPACT)
+                                           : NULL;
     const dt_err err = dt_fail(DT_ERR_DATA, "label: expected true or false (is the completion good?), found %.40s%s",
                                found ? found : "none", rules->any_kind ? "; --kind sft ignores other labels" : "");
     free(found);

@@ -207,6 +207,11 @@ dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline)
         r->header = r->rec ? &r->headers[i] : NULL;
         err = read_file(r, r->paths[i]);
     }
+    if (r->scanned && err == DT_OK && r->row < r->rows.n)
+        err = dt_fail(DT_ERR_DATA,
+                      "%s: the inputs have shrunk since their rows were counted: expected %" PRId64
+                      " rows, found %" PRId64,
+                      r->path, r->rows.n, r->row);
     if (r->rec && err == DT_OK) err = put_items(r);
     hand_over(r); /* Submit what was read before an error: errors in these chunks come first. */
     return err;

@@ -67,7 +67,7 @@ const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b)
 
 const dt_batch *dt_context_part(const dt_model *m, const dt_batch *b) { return m->opt.cp ? &m->part.batch : b; }
 
-/* Bits that only one rank has set are kept by a sum of words. */
+/* Each rank sets its own bytes and leaves the others 0, so a sum of words joins them. */
 dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t n_all)
 {
     const size_t nbytes = ((size_t)n_all * row_nbytes + 7) / 8 * 8;

@@ -129,9 +129,8 @@ dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_
 {
     dt_zero_options opt = options(f, like, dtype);
     if (like->expert_group_size == DT_GROUPS_THAT_FIT) DT_TRY(fit_groups(f, &opt, comm, dev));
-    dt_err err = dt_units_take_groups(&f->units, &f->n_units, opt.expert_group_size);
-    if (err == DT_OK) err = dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase);
-    DT_TRY(err == DT_ERR_COMM ? err : dt_comm_agree(comm, err));
+    DT_TRY(dt_comm_agree(comm, dt_units_take_groups(&f->units, &f->n_units, opt.expert_group_size)));
+    DT_TRY(dt_zero_open(&f->zero, &opt, f->units, f->n_units, comm, dev, compute, phase));
     f->source = dt_zero_source(f->zero);
     return dt_pretrained_load(comm, f->zero, &f->from, phase);
 }

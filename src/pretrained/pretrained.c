@@ -250,10 +250,7 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
     dt_saved_model models[2] = {{.zero = z, .new_score = p->new_score, .parts = parts_of(p)},
                                 {.new_score = p->new_score}};
     dt_err err = dt_comm_agree(comm, make_adapters(&adapters, lora, mc));
-    if (err == DT_OK) {
-        err = dt_zero_open(&models[1].zero, &opt, &adapters, 1, comm, dev, compute, phase);
-        if (err != DT_ERR_COMM) err = dt_comm_agree(comm, err);
-    }
+    if (err == DT_OK) err = dt_zero_open(&models[1].zero, &opt, &adapters, 1, comm, dev, compute, phase);
     if (err == DT_OK) err = dt_stored_load(comm, models, 2, p->path, locator_of(p), phase);
     if (err == DT_OK) err = merge_into(comm, z, models[1].zero);
     dt_zero_close(models[1].zero);

@@ -162,7 +162,7 @@ dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* the p
 typedef struct limits {
     const budget *budget;
     double usable;  /* of each memory */
-    bool quick;     /* does it fit with any groups of experts? The smallest are then chosen */
+    bool quick;     /* if all experts do not fit, try only the smallest groups */
     dt_memory held; /* allocated already, and contained in the plans */
 } limits;
 

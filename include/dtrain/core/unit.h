@@ -222,7 +222,7 @@ int64_t dt_tensor_n_trainable(const dt_tensor *t);
 dt_err dt_units_group_experts(const dt_unit *units, int n_units, int64_t size, dt_unit **grouped, int *n_grouped);
 /** The same in place of the units, which are freed. */
 dt_err dt_units_take_groups(dt_unit **units, int *n_units, int64_t size);
-/** The most experts of a block's unit; 0: none, or all blocks are grouped. */
+/** Maximum number of experts of a block's unit; 0: no experts, or all blocks are grouped. */
 int64_t dt_units_n_experts(const dt_unit *units, int n_units);
 
 /** A unit's whole parameters. */

@@ -74,8 +74,9 @@ void dt_preprocessor_usual(const char *type, double mean[3], double std[3]);
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p);
 /** As dt_preprocessor_read, from a parsed object. */
 dt_err dt_preprocessor_from(const dt_spec *object, dt_preprocessor *p);
-/** The first key in which two of them differ, with a description of both values; NULL: they give the same pixels.
- *  Values are compared as floats, as the tower uses them. */
+/** The first key in which two of them differ, with a description of both values; NULL: one tower takes the images of
+ *  both. Values are compared as floats, as the tower uses them. The limits of the number of pixels or tiles may differ:
+ *  users lower them to save memory. */
 typedef struct dt_preprocessor_words {
     char text[96];
 } dt_preprocessor_words;

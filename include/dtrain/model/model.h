@@ -294,9 +294,9 @@ typedef struct dt_model_options {
     /* maximum sequence length, cached tokens included: positions are below it. GPT-2: at most
      * max_position_embeddings */
     int32_t max_pos;
-    /* the ranks of this axis have the same batches and divide their tokens; results and gradients of a pass: results
-     * of all tokens on every rank, gradients of the rank's tokens. NULL: none. Borrowed. Not for images, generation,
-     * linear or latent attention. A plan needs only its size */
+    /* The ranks of this axis have the same batches and divide their tokens. Each rank gets the results of all tokens,
+     * and the gradients of its own. NULL: none. Borrowed. Not for images, generation, linear or latent attention. A
+     * plan needs only its size */
     const struct dt_axis *cp;
     bool training; /* keep what backward needs */
     dt_recompute recompute;

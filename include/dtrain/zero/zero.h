@@ -111,7 +111,7 @@ typedef struct dt_zero_plan {
     int n_streams; /* streams to be opened; their memory is not in `memory` (dt_stream_plan) */
     /* of all units; n_padding: elements of a rank's shards minus n_param / nranks, rounded down */
     int64_t n_param, n_padding;
-    /* stage 3: minimum of max_live_parameters, and the most that are gathered at once; else 0 */
+    /* stage 3: minimum of max_live_parameters, and maximum number of gathered parameters; else 0 */
     int64_t least_live_parameters, live_parameters;
     double state_bytes_per_param;    /* parameters, gradients and optimizer, padding included, divided by n_param */
     size_t saved_nbytes[DT_N_PARTS]; /* as dt_zero_saved_nbytes */

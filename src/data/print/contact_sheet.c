@@ -14,7 +14,7 @@ static void put(const dt_image *sheet, int64_t column, int64_t row, int64_t S, c
         memcpy(sheet->rgb + 3 * ((y + i) * sheet->width + x), pixels + 3 * i * S, 3 * (size_t)S);
 }
 
-/* Tiles are drawn, but not the cells of grids, which are a few patches. */
+/* A sheet can show tiles, but not the cells of grids, which are a few patches. */
 static dt_err check_cells(const dt_dataset *d)
 {
     dt_preprocessor p = {0};
@@ -22,7 +22,7 @@ static dt_err check_cells(const dt_dataset *d)
     DT_TRY(dt_image_form_preprocessor(&d->info.images, d->path, &p));
     const bool tiles = p.max_tiles > 0;
     dt_preprocessor_free(&p);
-    DT_CHECK(tiles, DT_ERR_USAGE, "%s: images of different sizes cannot be drawn as a sheet", d->path);
+    DT_CHECK(tiles, DT_ERR_USAGE, "%s: a contact sheet cannot show images of different sizes", d->path);
     return DT_OK;
 }
 

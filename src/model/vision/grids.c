@@ -166,16 +166,16 @@ size_t dt_grids_place_arrays(const dt_model *m, char *base, int64_t n_cells, str
 {
     struct arena at = {.base = base};
     const int64_t T = n_cells * m->patches.config->n_rows, taps = m->patches.config->table_side > 0 ? T : 0,
-                  learnt = learns_table(m) ? taps : 0;
+                  trained = learns_table(m) ? taps : 0;
     a->window_start = dt_take(&at, n_cells + 1, 1, sizeof(int32_t));
     a->window_len = dt_take(&at, n_cells, 1, sizeof(int32_t));
     a->tap = dt_take(&at, taps, N_TAPS, sizeof(int32_t));
     a->weight = dt_take(&at, taps, N_TAPS, sizeof(float));
-    a->in_order = dt_take(&at, learnt, 1, sizeof(int32_t));
+    a->in_order = dt_take(&at, trained, 1, sizeof(int32_t));
     for (int k = 0; k < N_TAPS; k++) {
-        a->tap_of[k] = dt_take(&at, learnt, 1, sizeof(int32_t));
-        a->order[k] = dt_take(&at, learnt, 1, sizeof(int32_t));
-        a->weight_of[k] = dt_take(&at, learnt, 1, sizeof(float));
+        a->tap_of[k] = dt_take(&at, trained, 1, sizeof(int32_t));
+        a->order[k] = dt_take(&at, trained, 1, sizeof(int32_t));
+        a->weight_of[k] = dt_take(&at, trained, 1, sizeof(float));
     }
     return at.used;
 }

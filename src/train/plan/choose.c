@@ -95,9 +95,11 @@ const char *run_groups_text(const trial *t, char out[GROUPS_TEXT])
                            (int)t->expert_group_size, (int)t->n_experts);
     if (t->whole_short_of)
         snprintf(out + n, GROUPS_TEXT - (size_t)n, "all are too large for the %s", t->whole_short_of->name);
-    else
+    else if (t->whole_needs_live)
         snprintf(out + n, GROUPS_TEXT - (size_t)n, "all need zero.max_live_parameters >= %" PRId64,
                  t->whole_needs_live);
+    else
+        snprintf(out + n, GROUPS_TEXT - (size_t)n, "larger groups are too large for the memory of another rank");
     return out;
 }
 
@@ -169,11 +171,13 @@ static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, ch
 }
 
 /* The smallest groups of all ranks; 0, all experts together, is the largest. */
-static dt_err share_groups(dt_run *run, int64_t *size)
+static dt_err share_groups(dt_run *run, trial *t)
 {
-    int64_t least = *size > 0 ? *size : INT64_MAX;
+    int64_t least = t->expert_group_size > 0 ? t->expert_group_size : INT64_MAX;
     DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), &least, 1, DT_MIN));
-    *size = least < INT64_MAX ? least : 0;
+    if (least == INT64_MAX || least == t->expert_group_size) return DT_OK;
+    t->expert_group_size = least, t->n_experts = most_experts(run);
+    t->whole_short_of = NULL, t->whole_needs_live = 0; /* the reason is another rank's */
     return DT_OK;
 }
 
@@ -185,7 +189,7 @@ static dt_err take_first(dt_run *run, choice *c)
     DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), works, c->n, DT_MIN));
     for (c->taken = 0; c->taken < c->n && !works[c->taken];) c->taken++;
     if (c->taken == c->n) return c->taken = -1, DT_OK;
-    DT_TRY(share_groups(run, &c->trials[c->taken].expert_group_size));
+    DT_TRY(share_groups(run, &c->trials[c->taken]));
     c->list[c->taken].expert_group_size = c->trials[c->taken].expert_group_size;
     return DT_OK;
 }
@@ -226,7 +230,7 @@ static dt_err settle_groups(dt_run *run, int ranks_per_node)
     DT_TRY(share_budget(run, &b));
     const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
     DT_TRY(run_agree(run, run_trial(run, &with, &l, &t)));
-    DT_TRY(share_groups(run, &t.expert_group_size));
+    DT_TRY(share_groups(run, &t));
     return run_agree(run, write_groups(run, &t));
 }
 
