@@ -12,7 +12,7 @@ static const char *const BOUND_NAMES[N_BOUNDS] = {"arithmetic", "memory", "host 
 
 static void print_row(FILE *out, const char *head, const forecast_row *r)
 {
-    fprintf(out, "%-24s%9.0f%10.4g%10.4g%10.3f%10.3f  %s\n", head, r->launches, r->flops * 1e-12, r->bytes * 1e-9,
+    fprintf(out, "%-24s%9.0f %9.4g %9.4g %9.3f %9.3f  %s\n", head, r->launches, r->flops * 1e-12, r->bytes * 1e-9,
             r->seconds[AT_PEAK] * MS, r->seconds[AT_MEASURED] * MS, BOUND_NAMES[run_forecast_bound(r)]);
 }
 
