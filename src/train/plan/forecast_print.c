@@ -119,8 +119,10 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
             run_measured_fraction("", BOUND_HOST));
     if (nranks > 1)
         fprintf(out,
-                "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n",
-                run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK));
+                "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n"
+                "                        communication slows the kernels that hide it: %.3f ms\n",
+                run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK),
+                f->interference_s * MS);
     print_advice(run, f->step_s[AT_PEAK] - kernels, f->step_s[AT_PEAK], out);
 }
 
