@@ -250,6 +250,18 @@ TEST(messages_wait_for_their_posts)
                 8.4 * US + 14 * US + 100 * 3 * US + 1e-6 / 0.94);
 }
 
+/* 0.189 of the kernels' time for exchanges of 1.189 x 1.102 - 1 of it */
+TEST(exchanges_take_time_from_kernels_by_their_bytes)
+{
+    const dt_chip *h100 = dt_chip_named("h100");
+    const dt_exchange ring = {DT_RING, 14, 1, 1}, one_per_node = {DT_RING, 0, 1, 1}, messages = {DT_MESSAGES, 1, 8, 1};
+    const double of_1 = 0.189 / (1.189 * 1.102 - 1) / 0.78;
+    assert_near(dt_exchange_interference(h100, &ring, 450e9, 30e9), of_1);
+    assert_near(dt_exchange_interference(h100, &one_per_node, 0, 450e9), of_1);
+    assert_near(dt_exchange_interference(h100, &messages, 400e9, 50e9), of_1);
+    assert_true(dt_exchange_interference(h100, &(dt_exchange){0}, 0, 0) == 0);
+}
+
 /* docs/data/published-collectives.csv: bus bandwidths of rings as others measured them. */
 TEST(rings_are_as_fast_as_published_ones)
 {

@@ -12,6 +12,7 @@ gpt2() { # WIDTH LAYERS HEADS
 keys_of() { # MODEL
     case $1 in
     mpt-125m) gpt2 768 12 12 ;;
+    mpt-350m) gpt2 1024 24 16 ;;
     mpt-760m) gpt2 1536 24 12 ;;
     mpt-1b) gpt2 2048 24 16 ;;
     mpt-3b) gpt2 2560 32 20 ;;
@@ -24,20 +25,23 @@ keys_of() { # MODEL
     esac
 }
 printf '[data]\ntrain = train.h5\npacking = wrapped\n[precision]\ndtype = bf16\n[zero]\nstage = 3\n' >"$tmp/plan.ini"
-while IFS=, read -r series model chip per_node seq recompute ranks micro accum published _; do
+while IFS=, read -r series model chip per_node seq recompute reduce ranks micro accum published not_comparable _; do
     case $series in "#"* | series) continue ;; esac
     # Memory is not the question.
     "$program" --plan --gpu "$chip" --device-memory 1TiB --host-memory 99TiB --ranks "$ranks" --ranks-per-node "$per_node" "$tmp/plan.ini" $(keys_of "$model") \
-        data.seq_len="$seq" model.activation_checkpointing="$recompute" batch.micro_batch_size="$micro" batch.gradient_accumulation_steps="$accum" batch.train_batch_size=0 >"$tmp/out" 2>&1 ||
+        data.seq_len="$seq" model.activation_checkpointing="$recompute" precision.reduce_dtype="$reduce" batch.micro_batch_size="$micro" batch.gradient_accumulation_steps="$accum" batch.train_batch_size=0 >"$tmp/out" 2>&1 ||
         { cat "$tmp/out" >&2 && exit 1; }
     ms=$(sed -n 's/^step, at measured rates *\([0-9.]*\) ms.*/\1/p' "$tmp/out")
-    echo "$series,$model,$chip,$per_node,$seq,$recompute,$ranks,$micro,$accum,$published,$ms"
+    echo "$series,$model,$chip,$per_node,$seq,$recompute,$reduce,$ranks,$micro,$accum,$published,$not_comparable,$ms"
 done <docs/data/published-scaling.csv >"$tmp/ms"
 grep -E '^(#|series,)' docs/data/published-scaling.csv
-awk -F, -v OFS=, '{
-    predicted = $8 * $9 * $5 / $11 * 1000
-    if ($1 != series) { series = $1; published0 = $10; predicted0 = predicted }
-    a = $10 / published0; b = predicted / predicted0
-    deviation = 100 * (b / a - 1)
-    printf "%s,%.0f,%.3f,%.3f,%.1f,%s,%.1f\n", $1 OFS $2 OFS $3 OFS $4 OFS $5 OFS $6 OFS $7 OFS $8 OFS $9 OFS $10, predicted, a, b, deviation, (deviation < -10 || deviation > 10) ? "no" : "yes", 100 * (predicted / $10 - 1)
-}' "$tmp/ms"
+awk -F, -v OFS=, '
+    { predicted = $9 * $10 * $5 / $13 * 1000 }
+    NR == FNR { if ($12 == "" && !($1 in reference)) { reference[$1] = FNR; published0[$1] = $11; predicted0[$1] = predicted } next }
+    {
+        a = $11 / published0[$1]; b = predicted / predicted0[$1]
+        deviation = 100 * (b / a - 1)
+        within = $12 != "" ? "not comparable" : FNR == reference[$1] ? "reference" : deviation < -10 || deviation > 10 ? "no" : "yes"
+        NF = 12
+        printf "%s,%.0f,%.3f,%.3f,%.1f,%s,%.1f\n", $0, predicted, a, b, deviation, within, 100 * (predicted / $11 - 1)
+    }' "$tmp/ms" "$tmp/ms"

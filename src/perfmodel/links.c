@@ -5,7 +5,14 @@
  * microsecond, and three in the protocol Simple. In a ring over several nodes no step is faster than that.
  *
  * Fractions  NVLink: 350 GB/s of 450 on an H100 (NVIDIA/nccl issue 1281), 235 of 300 on an A100 (the limit in tuning.cc
- *            at commit 01afd20a). Network: 46 to 48 GB/s of 50 with an NDR adapter (NVIDIA/nccl-tests issue 290). */
+ *            at commit 01afd20a). Network: 46 to 48 GB/s of 50 with an NDR adapter (NVIDIA/nccl-tests issue 290).
+ *
+ * Interference  Kernels that overlap exchanges took 18.9 % longer, and a step without overlap took 10.2 % longer than
+ *            one with it: means over training on four GPUs of a node, among them A100 and H100 (Lee et al., 2025,
+ *            arXiv 2507.03114). If kernels alone take 1 and hide all, exchanges take 1.189 x 1.102 - 1. NCCL's
+ *            kernels occupy multiprocessors and memory bandwidth. The number of its channels follows the rate of the
+ *            link: two for a peer on the network (NCCL_NCHANNELS_PER_NET_PEER, paths.cc), 24 for NVLink. A byte
+ *            therefore costs the same over either link. */
 #include "dtrain/perfmodel/links.h"
 
 #define US 1e-6
@@ -24,6 +31,13 @@ static const struct {
 };
 
 double dt_link_fraction(bool network) { return network ? 0.94 : 0.78; }
+
+double dt_exchange_interference(const dt_chip *chip, const dt_exchange *x, double node, double net)
+{
+    const bool forwards = x->kind == DT_RING && node > 0; /* what comes from other nodes is among the bytes inside */
+    const double slower = 0.189, exchanges = 1.189 * 1.102 - 1, nbytes = forwards ? node : node + net;
+    return slower / exchanges * nbytes / (chip->nvlink_rate * dt_link_fraction(false));
+}
 
 static double longest(double a, double b) { return a > b ? a : b; }
 static double whole(dt_exchange_time t) { return t.latency + longest(t.node, t.net); }

@@ -41,5 +41,7 @@ dt_exchange_time dt_exchange_seconds(const dt_chip *chip, const dt_exchange *x, 
                                      bool fractions);
 /** Fraction of the rate of NVLink, or of a network adapter, that NCCL's collectives reach with large messages. */
 double dt_link_fraction(bool network);
+/** Seconds that an exchange takes from kernels that run at the same time on the same GPU. Parameters as above. */
+double dt_exchange_interference(const dt_chip *chip, const dt_exchange *x, double node, double net);
 
 #endif

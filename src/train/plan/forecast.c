@@ -107,6 +107,8 @@ static void take(void *self, const dt_launch *l, double seconds[DT_COUNT_CLOCKS]
     row->bytes += f->weight * linked[longest];
     row->bound_s[longest] += f->weight * seconds[AT_PEAK];
     row->latency_s += f->weight * latency[AT_PEAK];
+    if (part == PART_EXCHANGE)
+        f->interference_s += f->weight * dt_exchange_interference(f->chip, &l->exchange, l->node, l->net);
     for (int i = 0; i < DT_COUNT_CLOCKS; i++) row->seconds[i] += f->weight * seconds[i];
     note_unit(f, part, seconds[AT_PEAK]);
 }
@@ -272,6 +274,15 @@ static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
     return DT_OK;
 }
 
+/* Only exchanges that kernels hide slow kernels. */
+static double hidden_share(const forecast *f)
+{
+    const double exchange = run_forecast_sum(f, PART_EXCHANGE).seconds[AT_MEASURED],
+                 kernels = run_forecast_sum(f, N_PARTS).seconds[AT_MEASURED] - exchange,
+                 exposed = f->step_s[AT_MEASURED] - kernels;
+    return exchange > 0 ? fmin(fmax(1 - exposed / exchange, 0), 1) : 0;
+}
+
 dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, forecast *f)
 {
     stand_in s = {.run = run};
@@ -290,6 +301,8 @@ dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, 
         err = step(&s, f, n_micro);
     }
     f->weight = 0;
+    f->interference_s *= hidden_share(f);
+    f->step_s[AT_MEASURED] += f->interference_s;
     close_stand_in(&s);
     return err;
 }

@@ -32,6 +32,7 @@ typedef struct forecast {
     double (*unit_s)[N_PARTS]; /* [n_units] at the peaks; those of experts are in the unit of their block */
     int n_units;
     double step_s[DT_COUNT_CLOCKS]; /* with overlap and waiting */
+    double interference_s;          /* part of step_s[AT_MEASURED]: exchanges slow the kernels that they overlap */
     double tokens, images;          /* of all ranks */
     dt_unit *units;                 /* [n_units], with groups of experts */
     const dt_phase *phase;

@@ -12,7 +12,7 @@ static const char *const BOUND_NAMES[N_BOUNDS] = {"arithmetic", "memory", "host 
 
 static void print_row(FILE *out, const char *head, const forecast_row *r)
 {
-    fprintf(out, "%-24s%9.0f%10.4g%10.4g%10.3f%10.3f  %s\n", head, r->launches, r->flops * 1e-12, r->bytes * 1e-9,
+    fprintf(out, "%-24s%9.0f %9.4g %9.4g %9.3f %9.3f  %s\n", head, r->launches, r->flops * 1e-12, r->bytes * 1e-9,
             r->seconds[AT_PEAK] * MS, r->seconds[AT_MEASURED] * MS, BOUND_NAMES[run_forecast_bound(r)]);
 }
 
@@ -119,8 +119,10 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
             run_measured_fraction("", BOUND_HOST));
     if (nranks > 1)
         fprintf(out,
-                "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n",
-                run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK));
+                "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n"
+                "                        communication slows the kernels that hide it: %.3f ms\n",
+                run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK),
+                f->interference_s * MS);
     print_advice(run, f->step_s[AT_PEAK] - kernels, f->step_s[AT_PEAK], out);
 }
 
