@@ -460,6 +460,10 @@ ends "a dataset that another process writes" 74 run 0 ./dtrain-data -q --force -
 expect_text "is named" 'both.h5.part: another process is writing this output'
 kill -CONT $! && wait $!
 is "the first writer completes its dataset" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
+DTRAIN_FAULT=data.publish:0:1:kill ./dtrain-data -q --force -o "$tmp/both.h5" "$tmp/lines.txt" 2>/dev/null
+expect "a killed process leaves its file" test -e "$tmp/both.h5.part"
+ends "the next run replaces it" 0 run 0 ./dtrain-data -q --force -o "$tmp/both.h5" "$tmp/lines.txt"
+is "and leaves only the dataset" "$(cd "$tmp" && echo both*)" both.h5
 idle() { # NAME INPUT: nothing comes, and one signal is enough; fd 3 is the standard input
     local pid
     ./dtrain-data -q -o "$tmp/idle.h5" "$2" <&3 >"$out" 2>&1 &

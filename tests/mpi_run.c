@@ -409,6 +409,25 @@ TEST(resume_with_another_optimizer_requires_allow_changes)
     assert_all(MPI_COMM_WORLD, !run(*state, "toy-change", 4, args).err);
 }
 
+/* Layers and ranks of adapters determine the tensors of a checkpoint; other words for the same layers do not. */
+TEST(other_adapters_are_refused_in_spite_of_allow_changes)
+{
+    static const char *const changed[][2] = {{"lora.r=2", "lora.target_modules=k_proj"},
+                                             {"lora.r=4", "lora.target_modules=q_proj"},
+                                             {"lora.r=2", "lora.target_modules=.*q_proj"}};
+    const char *args[] = {"lora.r=2", "lora.target_modules=q_proj", "checkpoint.allow_changes=all",
+                          "checkpoint.resume=auto", "run.max_steps=2"};
+    assert_all(MPI_COMM_WORLD, !run(*state, "adapted", 5, args).err);
+    args[4] = "run.max_steps=4";
+    for (int i = 0; i < 3; i++) {
+        memcpy(args, changed[i], sizeof changed[i]);
+        assert_all(MPI_COMM_WORLD, run(*state, "adapted", 5, args).err == (i < 2 ? DT_ERR_USAGE : DT_OK));
+        const bool says = i == 2 || strstr(dt_error_message(), "and its adapters do not fit the new ones");
+        assert_all(MPI_COMM_WORLD, this_rank() || says);
+        dt_error_clear();
+    }
+}
+
 TEST(each_mistake_has_its_own_error)
 {
     const char *rule[] = {"optimizer.lr_scale_rule=linear"},

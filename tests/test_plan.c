@@ -113,4 +113,24 @@ TEST(the_queue_device_has_the_memory_that_it_is_given)
     dt_device_close(&run.dev);
 }
 
+TEST(groups_of_experts_have_a_reason)
+{
+    static const rank_memory memory = {.name = "device memory"};
+    const struct {
+        trial t;
+        const char *why;
+    } cases[] = {{{.n_experts = 0}, ""},
+                 {{.n_experts = 7, .whole_short_of = &memory}, "all are too large for the device memory"},
+                 {{.n_experts = 7, .whole_needs_live = 99}, "all need zero.max_live_parameters >= 99"},
+                 {{.n_experts = 7}, "larger groups are too large for the memory of another rank"}}; /* share_groups */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[GROUPS_TEXT], want[GROUPS_TEXT] = "";
+        trial t = cases[i].t;
+        t.expert_group_size = 2;
+        if (t.n_experts)
+            snprintf(want, sizeof want, "zero.expert_group_size = auto takes 2 of 7 experts, because %s", cases[i].why);
+        assert_string_equal(run_groups_text(&t, text), want);
+    }
+}
+
 int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -79,6 +79,7 @@ typedef struct changes {
     const char *allowed; /* checkpoint.allow_changes */
     char reported[1000], refused[1000];
     const char *section, *key; /* the first refused key */
+    bool other_adapters;       /* of other layers or ranks: their tensors differ, so no permission helps */
 } changes;
 
 static bool has_item(const char *list, const char *name)
@@ -183,13 +184,31 @@ static void see_state_dtype(changes *c, const dt_run *run, const dt_ckpt_meta *m
         add_key(c, kind, "optimizer", "state_dtype", meta->states.dtype, dt_dtype_name(now));
 }
 
+static dt_err see_adapters(changes *c, const dt_run *run, const dt_config *before)
+{
+    dt_lora was = {0}, is = {0};
+    c->other_adapters = before->lora_r != run->cfg.lora_r;
+    if (c->other_adapters || run->cfg.lora_r == 0) return DT_OK;
+    dt_err err = dt_lora_from_keys(&was, before);
+    if (err == DT_OK) err = dt_lora_from_keys(&is, &run->cfg);
+    if (err == DT_OK) {
+        const dt_lora_alike same = dt_lora_compare(&was, &is, &run->mc, run->units, run->n_units);
+        c->other_adapters = !same.layers || !same.ranks;
+    }
+    dt_lora_free(&was);
+    dt_lora_free(&is);
+    return err;
+}
+
 static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     dt_config before = {0};
     DT_TRY(dt_config_read_recorded(&before, path, meta->config));
     const double dropout = before.model_dropout;
     dt_config_compare(&before, &run->cfg, see_key, c);
+    const dt_err err = see_adapters(c, run, &before);
     dt_config_free(&before);
+    DT_TRY(err);
     see_optimizer(c, run, meta);
     see_state_dtype(c, run, meta);
     see_data(c, run, meta);
@@ -221,18 +240,19 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
     DT_TRY(compare(&c, run, path, meta));
     const bool unset = c.key && !dt_config_given(&run->cfg, c.section, c.key);
     if (c.key) dt_config_where(&run->cfg, c.section, c.key, where, sizeof where);
+    const bool merged = c.other_adapters || (c.key && !strcmp(c.section, "lora"));
     snprintf(start, sizeof start,
-             strcmp(c.key ? c.section : "", "lora") ? "its weights: model.path = %s"
-                                                    : "its merged model: dtrain-convert %s DIR, then model.path = DIR",
+             merged ? "its merged model: dtrain-convert %s DIR, then model.path = DIR" : "its weights: model.path = %s",
              path);
-    if (c.refused[0])
-        return dt_fail(
-            DT_ERR_USAGE,
-            "%s%s%s was written with other settings, and its optimizer state and data position do not fit the new ones "
-            "(%s%s%s%s%s); start a new run with another run.output_dir (to begin with %s), or list the keys in "
-            "checkpoint.allow_changes",
-            where, c.key ? ": " : "", path, c.refused, unset ? "; the configuration does not set " : "",
-            unset ? c.section : "", unset ? "." : "", unset ? c.key : "", start);
+    if (c.refused[0] || c.other_adapters)
+        return dt_fail(DT_ERR_USAGE,
+                       "%s%s%s was written with other settings, and its %s do not fit the new ones (%s%s%s%s%s); start "
+                       "a new run with another run.output_dir (to begin with %s)%s",
+                       where, c.key ? ": " : "", path,
+                       c.other_adapters ? "adapters" : "optimizer state and data position",
+                       c.refused[0] ? c.refused : c.reported, unset ? "; the configuration does not set " : "",
+                       unset ? c.section : "", unset ? "." : "", unset ? c.key : "", start,
+                       c.other_adapters ? "" : ", or list the keys in checkpoint.allow_changes");
     DT_TRY(check_length(run, path, meta));
     if (c.reported[0])
         DT_WARN("%s was written with other settings; the run continues with the new ones: %s", path, c.reported);
