@@ -96,8 +96,8 @@ dt_err dt_message_find_call(dt_messages *m, dt_message *out);
 
 /* ---- calls.c ----------------------------------------------------------------------------------------------------- */
 
-/** Set gap[i].to of each message i with calls: the offset in text, the rendered conversation, after the arguments of its
- *  last call. lost: out, a message whose calls change other text; -1: none. DT_ERR_MEMORY, DT_ERR_DATA. */
+/** Set gap[i].to of each message i with calls: the offset in text, the rendered conversation, after the arguments of
+ *  its last call. lost: out, a message whose calls change other text; -1: none. DT_ERR_MEMORY, DT_ERR_DATA. */
 dt_err dt_chat_find_calls(const dt_chat *c, const dt_message *messages, int n, const json_t *tools,
                           const dt_jinja_result *text, dt_jinja_part *gap, int *lost);
 /** Descriptions of tools for test conversations. A new reference; NULL: no memory. */
