@@ -7,6 +7,7 @@
 export DATA=$tmp # some files name their data so
 
 # Parameters as counted in the published safetensors files, without multi-token prediction, and without the copy of the embedding that those of Qwen3-0.6B and -1.7B hold as lm_head.
+# Of Qwen3.5 the text model and the whole model, of Mistral the text model.
 published='
 qwen2.5-0.5b 494032768
 qwen2.5-1.5b 1543714304
@@ -73,14 +74,40 @@ internlm3-8b 8804241408
 internlm2.5-7b 7737708544
 glm-4-9b-chat 9399951360
 chatglm3-6b 6243584000
+qwen3.5-0.8b 752393024 852985920
+qwen3.5-2b 1881825088 2213241664
+qwen3.5-4b 4205751296 4539265536
+qwen3.5-9b 8953803264 9409813744
+qwen3.5-27b 26895998464 27356728560
+qwen3.5-35b-a3b 34660610688 35107181936
+qwen3.5-122b-a10b 122111526912 122562817776
+qwen3.5-397b-a17b 396346350336 396802360816
+yi-1.5-6b 6061035520
+yi-1.5-9b 8829407232
+yi-1.5-34b 34388917248
+deepseek-r1-qwen-1.5b 1777088000
+deepseek-r1-qwen-7b 7615616512
+deepseek-r1-qwen-14b 14770033664
+deepseek-r1-qwen-32b 32763876352
+deepseek-r1-llama-8b 8030261248
+deepseek-r1-llama-70b 70553706496
+mistral-small-3.1-24b 23572403200
+ministral-3-3b 3429006336
+ministral-3-8b 8489553920
+ministral-3-14b 13506073600
+phi-4-mini 3836021760
 '
-plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
+plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "${@:2}"; }
+has_parameters() { # NAME COUNT KEYS: a model's number of parameters
+    plan 1024 "input/models/$1.ini" "${@:3}"
+    if [ "$code" = 0 ] && grep -q "^model: $2 parameters" "$out"; then ok "$* parameters"
+    else not_ok "$* parameters" "exit code $code, $(grep '^model:' "$out")"; fi
+}
 
-while read -r name count; do
+while read -r name count whole; do
     [ -n "$name" ] || continue
-    plan 1024 "input/models/$name.ini"
-    if [ "$code" = 0 ] && grep -q "^model: $count parameters" "$out"; then ok "$name has $count parameters"
-    else not_ok "$name has $count parameters" "exit code $code, $(grep '^model:' "$out")"; fi
+    has_parameters "$name" "$count"
+    [ -z "$whole" ] || has_parameters "$name" "$whole" model.vision=whole
 done <<<"$published"
 for file in input/models/*.ini; do
     name=$(basename "$file" .ini)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # e2e_tokenizer_files.sh - a special token that tokenizer_config.json names but no file gives an id: its id in texts exceeds the rows of the
 # model. Data without it still fits the model. Data with it is refused with the remedy, and dtrain-convert --add-tokens adds the rows.
+# A directory with only a tokenizer.model is exported with a tokenizer.json that gives the same ids.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -34,4 +35,24 @@ expect "vocab_size equals the number of tokens" grep -q "\"vocab_size\": $((n + 
 make again "$tmp/grown" "some words[PAD]and more of them, until there are enough"
 expect "the ids are the same" cmp <(./dtrain-data show --tokenizer bytes "$tmp/again.h5" 0 2>&1 | tail -n +2) <(./dtrain-data show --tokenizer bytes "$tmp/padded.h5" 0 2>&1 | tail -n +2)
 ends "training with the added rows" 0 pretrain grown-run again model.path="$tmp/grown"
+
+mkdir "$tmp/spm"
+spm() { python3 -c 'import base64, json, sys; open(sys.argv[2], "wb").write(base64.b64decode(json.load(open("tests/data/tokenizer/spm.json"))["models"][sys.argv[1]]))' "$1" "$2"; }
+spm user "$tmp/spm/tokenizer.model"
+echo '{"tokenizer_class": "PreTrainedTokenizer", "auto_map": {"AutoTokenizer": ["a.B", null]}, "add_bos_token": true}' >"$tmp/spm/tokenizer_config.json"
+text="the model reads the <tool> text  of the files"
+make spm "$tmp/spm" "$text"
+make file "$tmp/spm/tokenizer.model" "$text"
+expect "a tokenizer.model by its name" cmp "$tmp/spm.h5" "$tmp/file.h5"
+ends "training with a tokenizer.model" 0 pretrain spm-run spm $shape model.vocab_size="$(vocab_of "$tmp/spm.h5")" model.tokenizer="$tmp/spm" checkpoint.export=hf
+make exported "$tmp/spm-run/hf" "$text"
+expect "the export has a tokenizer.json with the same ids" cmp "$tmp/spm.h5" "$tmp/exported.h5"
+expect "and names its tokens, no code" python3 -c 'import json, sys; c = json.load(open(sys.argv[1])); assert (c["bos_token"], c["eos_token"], c["auto_map"]) == ("<s>", "</s>", {})' "$tmp/spm-run/hf/tokenizer_config.json"
+ends "dtrain-convert --add-tokens" 0 run 1 ./dtrain-convert --add-tokens "$tmp/list.txt" --tokenizer "$tmp/spm" "$tmp/spm-run/hf" "$tmp/spm-grown"
+make grown "$tmp/spm-grown" "$text[PAD]"
+is "adds one token" "$(vocab_of "$tmp/grown.h5")" "$(($(vocab_of "$tmp/spm.h5") + 1))"
+head -c 3000 "$tmp/spm/tokenizer.model" >"$tmp/short.model"
+ends_saying "a truncated file" 65 'short.model: expected a SentencePiece model, found an invalid field at byte' run 0 ./dtrain-data -o "$tmp/no.h5" --tokenizer "$tmp/short.model" "$tmp/spm.txt"
+echo 'IQ== 0' >"$tmp/ranks.model"
+ends_saying "ranks of tiktoken" 65 'found ranks of tiktoken, which are not read' run 0 ./dtrain-data -o "$tmp/no.h5" --tokenizer "$tmp/ranks.model" "$tmp/spm.txt"
 e2e_done

@@ -1,6 +1,7 @@
 // NEEDS: PCRE2 UTF8PROC
 /* test_tokenizer_auto.c - a directory whose files disagree has the ids that AutoTokenizer of transformers 5 gives
- * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. */
+ * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. So has a directory with a
+ * tokenizer.model (tests/make_spm_fixtures.py), which also keeps them in an export. */
 #include "cases.h"
 #include "dtrain/config/model_types.h"
 #include "dtrain/io/io.h"
@@ -9,22 +10,31 @@
 #include "dtrain/tokenizer/tokenizer.h"
 
 static char folder[] = "/tmp/dtrain_auto_XXXXXX";
-static json_t *data;
+static json_t *data, *spm;
 
-static int open_data(void **state)
+static dt_err read_data(const char *file, json_t **out)
 {
     char *text;
     size_t nbytes;
-    if (!mkdtemp(folder) || dt_read_file("tests/data/tokenizer/auto.json", 1 << 24, &text, &nbytes) != DT_OK) return -1;
-    const dt_err err = dt_json_parse(&data, "auto.json", text, nbytes, DT_JSON_LAST_KEY);
+    DT_TRY(dt_read_file(file, 1 << 24, &text, &nbytes));
+    const dt_err err = dt_json_parse(out, file, text, nbytes, DT_JSON_LAST_KEY);
     free(text);
-    return err == DT_OK ? 0 : -1;
+    return err;
+}
+
+static int open_data(void **state)
+{
+    return !mkdtemp(folder) || read_data("tests/data/tokenizer/auto.json", &data) != DT_OK ||
+                   read_data("tests/data/tokenizer/spm.json", &spm) != DT_OK
+               ? -1
+               : 0;
 }
 
 static int close_data(void **state)
 {
     char command[80];
     json_decref(data);
+    json_decref(spm);
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
 }
@@ -46,15 +56,35 @@ static void write_json(const char *name, const json_t *value)
     free(text);
 }
 
+/* A file with the bytes of a text in base64. */
+static void write_bytes(const char *name, const char *text)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char path[128];
+    uint32_t bits = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    for (size_t i = 0; text[i] && text[i] != '='; i++) {
+        bits = bits << 6 | (uint32_t)(strchr(digits, text[i]) - digits);
+        if (i % 4 > 0) fputc((int)(bits >> (6 - 2 * (i % 4)) & 255), f);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
 static void write_case(const json_t *c)
 {
     static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                         "config.json"};
-    const char *base = json_string_value(json_object_get(c, "base"));
-    json_t *whole = json_copy(json_object_get(json_object_get(data, "bases"), base));
-    json_object_update(whole, json_object_get(c, "tokenizer"));
+    const char *base = json_string_value(json_object_get(c, "base")),
+               *model = json_string_value(json_object_get(c, "model"));
+    json_t *whole = base ? json_copy(json_object_get(json_object_get(data, "bases"), base)) : NULL;
+    if (base) json_object_update(whole, json_object_get(c, "tokenizer"));
     write_json("tokenizer.json", whole);
     json_decref(whole);
+    write_text("tokenizer.model", NULL);
+    if (model)
+        write_bytes("tokenizer.model", json_string_value(json_object_get(json_object_get(spm, "models"), model)));
     for (int i = 0; i < 4; i++) write_json(names[i], json_object_get(json_object_get(c, "files"), names[i]));
 }
 
@@ -68,6 +98,18 @@ static bool same(const json_t *expected, const dt_ids *ids, int32_t bos)
     for (size_t i = 0; i < ids->n; i++)
         if (json_integer_value(json_array_get(expected, i + twice)) != ids->id[i]) return false;
     return true;
+}
+
+/* text: NULL: unknown */
+static void text_is_decoded(const dt_tokenizer *t, const dt_ids *ids, const json_t *text, size_t number)
+{
+    size_t n;
+    if (!text) return;
+    char *decoded = dt_decode(t, ids->id, (int64_t)ids->n, false, &n);
+    assert_non_null(decoded);
+    if (n != json_string_length(text) || memcmp(decoded, json_string_value(text), n) != 0)
+        fail_msg("case %zu: decoded \"%s\", expected \"%s\"", number, decoded, json_string_value(text));
+    free(decoded);
 }
 
 static void texts_have_their_ids(const json_t *c, size_t number, const dt_tokenizer *t)
@@ -85,6 +127,7 @@ static void texts_have_their_ids(const json_t *c, size_t number, const dt_tokeni
             assert_int_equal(dt_encode(e, &span, 1, wrapped ? DT_ENCODE_WRAP : 0, &ids, NULL), DT_OK);
             if (!same(json_array_get(text, 1 + wrapped), &ids, wrapped ? dt_tokenizer_get_info(t)->bos : -1))
                 fail_msg("case %zu, text \"%s\"%s: other ids", number, span.text, wrapped ? ", wrapped" : "");
+            if (!wrapped) text_is_decoded(t, &ids, json_array_get(text, 3), number);
             free(ids.id);
         }
     }
@@ -103,11 +146,11 @@ static bool is_id(const json_t *expected, int32_t id)
     return json_is_null(expected) || json_integer_value(expected) == id;
 }
 
-TEST(ids_are_those_of_auto_tokenizer)
+static void cases_have_their_ids(const json_t *cases)
 {
     size_t i;
     json_t *c;
-    json_array_foreach(json_object_get(data, "cases"), i, c)
+    json_array_foreach(cases, i, c)
     {
         write_case(c);
         dt_tokenizer *t = open_case(i);
@@ -120,6 +163,10 @@ TEST(ids_are_those_of_auto_tokenizer)
         dt_tokenizer_close(t);
     }
 }
+
+TEST(ids_are_those_of_auto_tokenizer) { cases_have_their_ids(json_object_get(data, "cases")); }
+
+TEST(ids_of_a_sentencepiece_model_are_those_of_auto_tokenizer) { cases_have_their_ids(json_object_get(spm, "cases")); }
 
 /* Files of several families name a class whose stages are not those of the model. */
 TEST(model_types_have_the_classes_of_auto_tokenizer)

@@ -140,8 +140,8 @@ static inline void copy_columns(const char *tile, int64_t n_rows, int64_t n_cols
             memcpy(out + (size_t)(at + r) * size, tile + (size_t)(r * n_cols + c) * size, size);
 }
 
-/* Elements first .. first+n-1 of the transpose [columns, n_rows] of a matrix that begins with element `from` of the
- * file's tensor. Tiles are decoded by the file's rows. */
+/* Elements first .. first+n-1 of the transpose [columns, n_rows] of columns of a matrix; the first of these begins with
+ * element `from` of the file's tensor. Tiles are decoded by the file's rows. */
 static void decode_turned(struct load_matrix *m, const dt_packed *p, int64_t from, int64_t n_rows, int64_t first,
                           int64_t n, size_t size, char *out)
 {
@@ -166,10 +166,11 @@ dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_locatio
                    void *out)
 {
     const dt_packed *p = &at->packed;
-    const int64_t whole = s->tensor->n_elems, from = p->first + (p->turned ? 0 : first);
-    DT_TRY(read_codes(j, at, from, p->turned ? whole : n));
+    const int64_t from = p->first + (p->turned ? 0 : first), /* turned: of all columns of the matrix, or some */
+        span = (p->n_rows - 1) * p->n_cols + s->tensor->n_elems / p->n_rows;
+    DT_TRY(read_codes(j, at, from, p->turned ? span : n));
     if (p->turned)
-        decode_turned(j->matrix, p, from, whole / p->n_cols, first, n, dt_st_type_size((dt_st_type)at->type), out);
+        decode_turned(j->matrix, p, from, p->n_rows, first, n, dt_st_type_size((dt_st_type)at->type), out);
     else
         DECODE[p->form](j->matrix, p, from, n, out);
     return DT_OK;

@@ -78,12 +78,13 @@ static dt_err take_fp8(locate_job *job, const dt_st_tensor *found, const dt_tens
     return DT_OK;
 }
 
-/* The shape of t in the file, which may have the transpose of each matrix. Returns whether it has. */
+/* The shape of t in the file, which may have the transpose of each matrix. Returns whether it has; of a square matrix
+ * it does not. */
 static bool turn(const dt_st_tensor *found, dt_tensor *t)
 {
     const int64_t cols = t->shape[1], rows = t->shape[2];
-    const bool turned =
-        t->fused.either && t->n_dims == 3 && found->n_dims == 3 && found->shape[1] == rows && found->shape[2] == cols;
+    const bool turned = t->fused.either && t->n_dims == 3 && found->n_dims == 3 && rows != cols &&
+                        found->shape[1] == rows && found->shape[2] == cols;
     if (turned) t->shape[1] = rows, t->shape[2] = cols;
     return turned;
 }
@@ -167,6 +168,13 @@ static const dt_st_tensor *find(const locate_job *job, const dt_tensor *t, dt_te
     return dt_stored_find(&job->s, of->name);
 }
 
+/* The first element of t in a fused tensor whose matrices are transposed: its rows are columns there. */
+static int64_t turned_first(const dt_tensor *t)
+{
+    const int64_t matrix = t->fused.shape[1] * t->fused.shape[2], within = t->fused.first % matrix;
+    return t->fused.first - within + within / t->fused.shape[2];
+}
+
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
     dt_tensor plain, of;
@@ -184,7 +192,9 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     job->own_code = job->own_code || (t->fused.own_code && strcmp(of.name, t->name) != 0);
     if (of.n_elems == t->n_elems) return DT_OK;
     location->run = t->fused.run, location->stride = t->fused.stride;
-    if (location->packed.form != DT_PACKED_NOT)
+    if (location->packed.turned)
+        location->packed.first = turned_first(t);
+    else if (location->packed.form != DT_PACKED_NOT)
         location->packed.first = t->fused.first;
     else
         location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);

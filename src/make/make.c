@@ -290,8 +290,9 @@ static dt_err list_inputs(make *k)
  * overwritten. */
 static dt_err check_output(const make *k, const char *path)
 {
-    static const char *const read[] = {"config.json",         "tokenizer.json",           "tokenizer_config.json",
-                                       "chat_template.jinja", "preprocessor_config.json", "processor_config.json"};
+    static const char *const read[] = {"config.json",           "tokenizer.json",      "tokenizer.model",
+                                       "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json",
+                                       "processor_config.json"};
     const char *const folders[] = {k->opt->tokenizer, k->opt->images.preprocessor};
     char file[PATH_MAX];
     DT_TRY(dt_check_output(path, k->opt->force, k->inputs, k->n_inputs));

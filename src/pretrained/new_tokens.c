@@ -58,7 +58,7 @@ static const char *find_value(const char *text, const char *key)
 char *tokenizer_with_value(const char *text, const char *key, const json_t *value)
 {
     const char *old = find_value(text, key), *open = strchr(text, '{');
-    char *now = json_dumps(value, JSON_INDENT(2)), *out = NULL;
+    char *now = json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY), *out = NULL;
     int n = -1;
     if (now && old)
         n = asprintf(&out, "%.*s%s%s", (int)(old - text), text, now, skip_value(old));
@@ -125,13 +125,22 @@ static void insert_entry(json_t *list, const new_token *t)
     json_array_insert_new(list, at, make_entry(t, true));
 }
 
-static dt_err edit_tokenizer(job *j, const char *file, char **out)
+/* *text: a text to parse, or NULL: that of the file. Same parser options as the tokenizer's reader. */
+static dt_err load(dt_spec *root, const char *file, char **text)
 {
-    char *text;
     size_t nbytes;
+    json_t *value = NULL;
+    if (!*text) return dt_spec_load(root, file, MAX_FILE, DT_JSON_NUL_KEYS, text, &nbytes);
+    DT_TRY(dt_json_parse(&value, file, *text, strlen(*text), DT_JSON_NUL_KEYS));
+    *root = (dt_spec){.file = file, .value = value};
+    return DT_OK;
+}
+
+/* text: of the file, taken over; NULL: it is read. */
+static dt_err edit_tokenizer(job *j, const char *file, char *text, char **out)
+{
     dt_spec root;
-    /* same parser options as the tokenizer's reader */
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes));
+    DT_TRY(load(&root, file, &text));
     json_t *had = json_object_get(root.value, "added_tokens");
     json_t *list = json_is_array(had) ? json_copy(had) : json_array();
     mark_reached(j, list);
@@ -159,13 +168,11 @@ static void drop_moved(const job *j, json_t *all)
 }
 
 /* Older versions of transformers also list added tokens in tokenizer_config.json. */
-static dt_err edit_config(const job *j, const char *file, char **out)
+static dt_err edit_config(const job *j, const char *file, char *text, char **out)
 {
-    char *text;
-    size_t nbytes;
     char id[16];
     dt_spec root;
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes));
+    DT_TRY(load(&root, file, &text));
     json_t *had = json_object_get(root.value, "added_tokens_decoder"),
            *all = json_is_object(had) ? json_copy(had) : NULL;
     if (all) drop_moved(j, all);
@@ -197,17 +204,20 @@ static dt_err edit_added(const job *j, const char *file, char **out)
 
 static dt_err edit_files(dt_new_tokens *t, job *j, const char *tokenizer)
 {
-    char file[PATH_MAX], folder[PATH_MAX];
+    char file[PATH_MAX], folder[PATH_MAX], *text, *config;
+    size_t nbytes;
     const char *slash = strrchr(tokenizer, '/');
     const bool is_dir = dt_is_directory(tokenizer);
     const int len = !slash ? 1 : slash == tokenizer ? 1 : (int)(slash - tokenizer);
     DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", is_dir ? (int)strlen(tokenizer) : len,
                               is_dir || slash ? tokenizer : ".") < sizeof folder,
              DT_ERR_DATA, "%s: the path is too long", tokenizer);
-    DT_CHECK(!is_dir || dt_is_in(file, tokenizer, "tokenizer.json"), DT_ERR_DATA, "%s: expected a tokenizer.json in it",
-             tokenizer);
-    DT_TRY(edit_tokenizer(j, is_dir ? file : tokenizer, &t->tokenizer));
-    if (dt_is_in(file, folder, "tokenizer_config.json")) DT_TRY(edit_config(j, file, &t->config));
+    DT_CHECK(!is_dir || dt_is_in(file, tokenizer, "tokenizer.json") || dt_is_in(file, tokenizer, "tokenizer.model"),
+             DT_ERR_DATA, "%s: expected a tokenizer.json in it", tokenizer);
+    DT_TRY(dt_tokenizer_model_to_json(tokenizer, &text, &nbytes, &config));
+    const dt_err err = edit_tokenizer(j, is_dir ? file : tokenizer, text, &t->tokenizer);
+    if (err != DT_OK) return free(config), err;
+    if (dt_is_in(file, folder, "tokenizer_config.json") || config) DT_TRY(edit_config(j, file, config, &t->config));
     return dt_is_in(file, folder, "added_tokens.json") ? edit_added(j, file, &t->added_tokens) : DT_OK;
 }
 

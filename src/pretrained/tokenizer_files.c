@@ -4,6 +4,7 @@
 #include "dtrain/pretrained/export.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -70,14 +71,41 @@ static dt_err write_owned_text(const char *dir, const char *name, char *text)
     return err;
 }
 
-/* json: the file to use as tokenizer.json, under any name; NULL: that of the directory. */
-static dt_err copy_files(const char *from_dir, const char *json, const char *dir)
+static bool has_part(const char *dir, int i)
+{
+    char part[PATH_MAX];
+    return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
+}
+
+/* Write what stands for a tokenizer.model without a tokenizer.json. A file that is not read stays as it is. */
+static dt_err write_json_of_model(const char *tokenizer, const char *dir)
+{
+    char *text, *config;
+    size_t nbytes;
+    dt_err err = dt_tokenizer_model_to_json(tokenizer, &text, &nbytes, &config);
+    if (err == DT_ERR_DATA) {
+        DT_WARN("%s; exported without a tokenizer.json", dt_error_message());
+        dt_error_clear();
+        return DT_OK;
+    }
+    if (err == DT_OK && text) err = write_text(dir, FILES[0], text);
+    if (err == DT_OK && text) err = write_text(dir, FILES[CONFIG], config);
+    free(text);
+    free(config);
+    return err;
+}
+
+static bool is_model(const char *file) { return dt_has_ending(file, ".model"); }
+
+/* from: a directory, or a tokenizer.json or tokenizer.model in it, under any name. */
+static dt_err copy_files(const char *from_dir, const char *from, const char *dir)
 {
     char path[PATH_MAX];
-    if (json) DT_TRY(copy_file(json, dir, FILES[0]));
-    for (int i = json ? 1 : 0; i < N_COPIED; i++)
+    const bool is_dir = from == from_dir;
+    if (!is_dir) DT_TRY(copy_file(from, dir, FILES[is_model(from)]));
+    for (int i = is_dir ? 0 : 1 + is_model(from); i < N_COPIED; i++)
         if (dt_join_path(path, from_dir, FILES[i], "") && dt_is_file(path)) DT_TRY(copy_file(path, dir, FILES[i]));
-    return DT_OK;
+    return has_part(dir, 0) || !has_part(dir, 1) ? DT_OK : write_json_of_model(from, dir);
 }
 
 static dt_err create_tokenizer(const char *tokenizer, const char *dir)
@@ -89,18 +117,12 @@ static dt_err create_tokenizer(const char *tokenizer, const char *dir)
         return write_owned_text(dir, "tokenizer_config.json", bytes_tokenizer_config_json());
     }
     DT_TRY(dt_export_check_tokenizer(tokenizer));
-    if (dt_is_directory(tokenizer)) return copy_files(tokenizer, NULL, dir);
+    if (dt_is_directory(tokenizer)) return copy_files(tokenizer, tokenizer, dir);
     const char *slash = strrchr(tokenizer, '/');
     const int len = slash == tokenizer ? 1 : slash ? (int)(slash - tokenizer) : 1;
     DT_CHECK((size_t)snprintf(folder, sizeof folder, "%.*s", len, slash ? tokenizer : ".") < sizeof folder, DT_ERR_DATA,
              "%s: the path is too long", tokenizer);
     return copy_files(folder, tokenizer, dir);
-}
-
-static bool has_part(const char *dir, int i)
-{
-    char part[PATH_MAX];
-    return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
 /* For a vision-language model; other models and adapters have no such files. */

@@ -1,55 +1,8 @@
-/* added.c - added tokens in a trie of bytes. Of the tokens that start at a position, the longest matches. */
+/* added.c - added tokens. Of those that start at a position, the longest matches. */
 #include "added.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
-
-static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
-{
-    if (t->n_nodes + n + 1 > t->n_alloc) {
-        const size_t n_alloc = 2 * (t->n_nodes + n + 1);
-        DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "added tokens of less than 2 GiB in total");
-        DT_RESIZE(t->node, n_alloc, "out of memory for added tokens");
-        t->n_alloc = n_alloc;
-        if (!t->n_nodes) t->n_nodes = 1;
-    }
-    int32_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char byte = (unsigned char)text[i];
-        int32_t *first = i ? &t->node[at].child : &t->root[byte], child = *first;
-        while (child && t->node[child].byte != byte) child = t->node[child].sibling;
-        if (!child) {
-            child = (int32_t)t->n_nodes++;
-            t->node[child] = (dt_trie_node){.sibling = *first, .token = -1, .byte = byte};
-            *first = child;
-        }
-        at = child;
-    }
-    if (n > 0 && t->node[at].token < 0) t->node[at].token = token;
-    if (n > t->longest) t->longest = n;
-    return DT_OK;
-}
-
-/* The longest token that starts at text, -1: none; *n: its length in bytes. */
-static int find_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n)
-{
-    int best = -1;
-    int32_t at = nbytes ? t->root[(unsigned char)text[0]] : 0;
-    for (size_t i = 1; at; i++) {
-        if (t->node[at].token >= 0) best = t->node[at].token, *n = i;
-        if (i == nbytes) break;
-        for (at = t->node[at].child; at && t->node[at].byte != (unsigned char)text[i];) at = t->node[at].sibling;
-    }
-    return best;
-}
-
-bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at)
-{
-    if (!t->longest) return false;
-    for (size_t i = least > t->longest ? least - t->longest : 0, len; i <= at && i < n; i++)
-        if (find_longest(t, text + i, n - i, &len) >= 0 && i + len >= least) return true;
-    return false;
-}
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -67,7 +20,7 @@ static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, 
     dt_segment p = {.text = content, .to = n, .at_start = true};
     dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
     if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
-    if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
+    if (err == DT_OK) err = dt_trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
     if (err == DT_OK) err = dt_vocab_decode_as(vocab, a->token[k].id, p.text + p.from, p.to - p.from);
     free(buffer[0].bytes);
     free(buffer[1].bytes);
@@ -91,7 +44,7 @@ static dt_err read_token(dt_added *a, const dt_added_item *t, dt_vocab *vocab, c
     const int k = a->n_tokens++;
     a->token[k] = (dt_added_token){.id = t->id, .flags = t->flags};
     return t->flags & DT_ADDED_NORMALIZED ? add_normalized(a, t->content, t->n, k, vocab, normalizer, m)
-                                          : trie_add(&a->trie[0], t->content, t->n, k);
+                                          : dt_trie_add(&a->trie[0], t->content, t->n, k);
 }
 
 dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, const dt_normalizer *normalizer,
@@ -134,7 +87,7 @@ bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_m
     const dt_trie *t = &a->trie[which];
     if (!t->longest) return false;
     for (size_t i = match->from, n; i < p->to;) {
-        const int k = t->root[(unsigned char)p->text[i]] ? find_longest(t, p->text + i, p->to - i, &n) : -1;
+        const int k = t->root[(unsigned char)p->text[i]] ? dt_trie_longest(t, p->text + i, p->to - i, &n) : -1;
         if (k < 0) {
             i++;
             continue;

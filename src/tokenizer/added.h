@@ -4,6 +4,7 @@
 
 #include "bpe.h"
 #include "normalizer.h"
+#include "token_trie.h"
 
 enum {
     DT_ADDED_LSTRIP = 1,
@@ -17,19 +18,6 @@ typedef struct dt_added_token {
     int32_t id;
     unsigned flags;
 } dt_added_token;
-
-/** A trie of bytes. Node 0 is null. */
-typedef struct dt_trie_node {
-    int32_t child, sibling; /* 0: none */
-    int32_t token;          /* index of the token that ends here, -1: none */
-    unsigned char byte;
-} dt_trie_node;
-typedef struct dt_trie {
-    dt_trie_node *node;
-    size_t n_nodes, n_alloc;
-    int32_t root[256];
-    size_t longest;
-} dt_trie;
 
 typedef struct dt_added {
     dt_added_token *token;
@@ -72,8 +60,5 @@ typedef struct dt_added_match {
     int32_t id;
 } dt_added_match;
 bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match);
-
-/** True if a token begins at `at` or before, and ends at `least` or after: it touches or spans the position. */
-bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);
 
 #endif

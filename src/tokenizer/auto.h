@@ -12,6 +12,10 @@ typedef struct dt_auto_files {
     char *path[DT_N_AUTO_FILES];
     const dt_spec *decoder; /* added_tokens_decoder of CONFIG; NULL: missing, MAP and ADDED are used instead */
     dt_spec decoder_value;
+    /* while a tokenizer.model is read (spm.h): it stands for tokenizer.json; tokens of the files are matched in the raw
+     * text; names of its tokens, {"bos_token": ...}, for classes without their own */
+    bool from_model, raw;
+    json_t *spm_names;
 } dt_auto_files;
 /** DT_ERR_DATA names the file. Must be closed, also after an error. */
 dt_err dt_auto_open(dt_auto_files *f, const char *directory);
@@ -39,7 +43,8 @@ typedef enum dt_auto_class {
     DT_AUTO_CODE_LLAMA
 } dt_auto_class;
 dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root);
-/** Default text of a named token of the class, if no file has it; "" for none. key: bos_token, ... */
+/** Default text of a named token of the class or of tokenizer.model, if no file has it; "" for none. key: bos_token,
+ *  ... */
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key);
 /** The tokenizer's named special tokens as variables of a chat template: {"bos_token": "<s>", ...}.
  *  DT_ERR_DATA, DT_ERR_MEMORY. */

@@ -40,6 +40,7 @@ void dt_auto_close(dt_auto_files *f)
         dt_spec_unload(&f->file[i]);
         free(f->path[i]);
     }
+    json_decref(f->spm_names);
     *f = (dt_auto_files){0};
 }
 

@@ -154,6 +154,7 @@ static dt_err add_sorted(collector *c, dt_added_list *given)
         dt_added_item *t = &given->item[i];
         if (i + 1 < given->n && given->item[i + 1].id == t->id) continue;
         if (find(&c->named, t->content, t->n)) t->flags |= DT_ADDED_SPECIAL;
+        if (c->files->raw) t->flags &= ~(unsigned)DT_ADDED_NORMALIZED;
         DT_TRY(add(c, t));
     }
     return DT_OK;
@@ -236,9 +237,11 @@ static bool has_key(const dt_auto_files *f, const char *key)
 
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key)
 {
-    for (int i = 0; i < N_NAMES && !has_key(f, key); i++)
+    if (has_key(f, key)) return "";
+    for (int i = 0; i < N_NAMES; i++)
         if (strcmp(NAMES[i], key) == 0 && default_of(c, i)) return default_of(c, i);
-    return "";
+    const char *name = c == DT_AUTO_BACKEND ? json_string_value(json_object_get(f->spm_names, key)) : NULL;
+    return name ? name : "";
 }
 
 /* Strings, and objects of special_tokens_map.json, are special. */
@@ -475,7 +478,7 @@ static dt_err collect(collector *c, dt_auto_class class, const dt_spec *root, in
 {
     dt_added_list given = {0};
     DT_TRY(read_names(c, class, root));
-    if (class == DT_AUTO_BACKEND) DT_TRY(read_own(c, root));
+    if (class == DT_AUTO_BACKEND || c->files->from_model) DT_TRY(read_own(c, root));
     dt_err err = collect_given(c, root, &given);
     if (err == DT_OK) err = add_sorted(c, &given);
     dt_added_list_free(&given);

@@ -33,6 +33,7 @@ struct dt_bpe_work {
     uint32_t *lens;
     size_t lens_alloc;
     dt_text mapped;
+    dt_unigram_work unigram;
     cached cache[N_CACHED];
 };
 
@@ -53,6 +54,7 @@ void dt_bpe_work_close(dt_bpe_work *w)
     free(w->heap);
     free(w->lens);
     free(w->mapped.bytes);
+    free(w->unigram.node);
     free(w);
 }
 
@@ -239,6 +241,28 @@ static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
     return DT_OK;
 }
 
+/* Symbols of a unigram model. Consecutive unknown characters are one: a token if their text is one, else bytes or
+ * unk. */
+static dt_err divide(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
+{
+    DT_TRY(dt_unigram_divide(b->unigram, &w->unigram, text, n, b->unk));
+    const dt_unigram_node *node = w->unigram.node;
+    for (size_t at = 0, end; at < n; at = end) {
+        end = (size_t)node[at].end;
+        int32_t id = node[end].id;
+        const bool unknown = id == b->unk;
+        while (unknown && end < n && node[node[end].end].id == id) end = (size_t)node[end].end;
+        if (unknown) id = dt_vocab_find(&b->vocab, text + at, end - at, DT_TOKEN_MODEL);
+        if (id >= 0)
+            add(w, id, end - at);
+        else if (has_bytes(b, text + at, end - at))
+            add_bytes(b, w, text + at, end - at, end - at, 0);
+        else
+            add(w, b->unk, end - at);
+    }
+    return DT_OK;
+}
+
 /* Upper bound of the number of symbols: one per byte of the text and of each affix. */
 static size_t most_symbols(const dt_bpe *b, size_t n)
 {
@@ -256,6 +280,7 @@ static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size
         w->n_alloc = 2 * (most + 1);
     }
     w->n_symbols = 0;
+    if (b->unigram) return divide(b, w, text, n);
     (b->of_bytes ? symbols_of_bytes : symbols_of_chars)(b, w, text, n);
     if (w->n_symbols > FEW) return merge_many(b, w);
     for (size_t i = 0; i + 1 < w->n_symbols; i++) find_merge(b, &w->symbol[i], &w->symbol[i + 1]);
@@ -371,6 +396,6 @@ dt_err dt_bpe_encode(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n
 {
     if (n == 0) return DT_OK;
     if (lens) return encode_with_lens(b, w, text, n, ids, lens);
-    if (n <= KEY_MAX && (b->of_bytes || b->ignore_merges)) return encode_cached(b, w, text, n, ids);
+    if (n <= KEY_MAX && (b->of_bytes || b->ignore_merges || b->unigram)) return encode_cached(b, w, text, n, ids);
     return encode_long(b, w, text, n, ids);
 }

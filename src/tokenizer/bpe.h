@@ -1,5 +1,6 @@
 /* bpe.h - byte-pair encoding. A piece of text, from the splitter, is split into symbols. The pair that comes first in
- * the list of merges is merged, repeatedly, until no pair is in the list.
+ * the list of merges is merged, repeatedly, until no pair is in the list. A model may instead be a unigram model
+ * (unigram.h), whose tokens become the symbols.
  *
  * Source   Sennrich et al., ACL 2016, arXiv:1508.07909; unspecified details as in Hugging Face's
  * tokenizers. */
@@ -8,7 +9,7 @@
 
 #include "dtrain/io/spec.h"
 #include "dtrain/text/utf8.h"
-#include "vocab.h"
+#include "unigram.h"
 
 typedef struct dt_merge {
     int32_t left, right; /* left -1: free */
@@ -16,8 +17,9 @@ typedef struct dt_merge {
 } dt_merge;
 
 typedef struct dt_bpe {
-    dt_vocab vocab;  /* including the added tokens */
-    dt_merge *merge; /* open addressing */
+    dt_vocab vocab;      /* including the added tokens */
+    dt_unigram *unigram; /* NULL: byte-pair encoding */
+    dt_merge *merge;     /* open addressing */
     size_t n_merge_slots;
     bool of_bytes; /* pieces are raw bytes, one symbol each (written as a character in the vocabulary) */
     bool ignore_merges, fuse_unk, byte_fallback;

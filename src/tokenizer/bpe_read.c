@@ -217,7 +217,7 @@ static dt_err read_options(dt_bpe *b, const dt_spec *model)
     const char *type = "BPE";
     dt_spec dropout;
     DT_TRY(dt_spec_string(model, "type", &type));
-    if (strcmp(type, "BPE") != 0) return dt_spec_bad(model, "type", "BPE");
+    if (strcmp(type, "BPE") != 0) return dt_spec_bad(model, "type", "BPE or Unigram");
     DT_TRY(dt_spec_only(model, keys));
     if (dt_spec_get(model, "dropout", &dropout) &&
         (!json_is_number(dropout.value) || json_number_value(dropout.value) != 0))
@@ -245,9 +245,23 @@ static dt_err read_unk(dt_bpe *b, const dt_spec *model)
                                                         : DT_OK;
 }
 
+static dt_err read_unigram(dt_bpe *b, const dt_spec *model)
+{
+    int64_t unk = -1;
+    DT_TRY(dt_spec_only(model, "type unk_id vocab byte_fallback"));
+    DT_TRY(dt_unigram_read(&b->unigram, model, &b->vocab));
+    DT_TRY(dt_spec_int(model, "unk_id", 0, b->unigram->n - 1, &unk));
+    DT_TRY(dt_spec_bool(model, "byte_fallback", &b->byte_fallback));
+    b->unk = (int32_t)unk;
+    find_symbols(b);
+    return DT_OK;
+}
+
 dt_err dt_bpe_read(dt_bpe *b, const dt_spec *model, bool of_bytes)
 {
+    const char *type = json_string_value(json_object_get(model->value, "type"));
     *b = (dt_bpe){.unk = -1};
+    if (type && strcmp(type, "Unigram") == 0) return read_unigram(b, model);
     DT_TRY(read_options(b, model));
     b->of_bytes = of_bytes && !b->prefix && !b->suffix && !b->byte_fallback;
     DT_TRY(read_unk(b, model));
@@ -258,12 +272,14 @@ dt_err dt_bpe_read(dt_bpe *b, const dt_spec *model, bool of_bytes)
 size_t dt_bpe_nbytes(const dt_bpe *b)
 {
     const size_t n_bits = b->pair ? (size_t)b->pair_mask + 1 : 0;
-    return dt_vocab_nbytes(&b->vocab) + b->n_merge_slots * sizeof *b->merge + n_bits / 8;
+    return dt_vocab_nbytes(&b->vocab) + b->n_merge_slots * sizeof *b->merge + n_bits / 8 +
+           dt_unigram_nbytes(b->unigram);
 }
 
 void dt_bpe_free(dt_bpe *b)
 {
     dt_vocab_free(&b->vocab);
+    dt_unigram_free(b->unigram);
     free(b->merge);
     free(b->pair);
     free(b->prefix);

@@ -77,13 +77,15 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
         if (strcmp(type, plain[i].type) == 0) return step->kind = plain[i].kind, dt_spec_only(s, "type");
     if (strcmp(type, "Replace") == 0) return read_replace(s, step);
+    if (strcmp(type, "Precompiled") == 0) return step->kind = DT_PRECOMPILED, dt_charsmap_read(&step->charsmap, s);
     if (strcmp(type, "Prepend") == 0) {
         step->kind = DT_PREPEND;
         DT_TRY(dt_spec_only(s, "type prepend"));
         return read_content(s, "prepend", step);
     }
     if (strcmp(type, "Strip") != 0)
-        return dt_spec_bad(s, "type", "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip or Sequence");
+        return dt_spec_bad(s, "type",
+                           "NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, Prepend, Replace, Strip or Sequence");
     *step = (dt_normal_step){.kind = DT_STRIP, .left = true, .right = true};
     DT_TRY(dt_spec_only(s, "type strip_left strip_right"));
     DT_TRY(dt_spec_bool(s, "strip_left", &step->left));
@@ -113,6 +115,7 @@ void dt_normalizer_free(dt_normalizer *n)
     for (int i = 0; i < n->n_steps; i++) {
         free(n->step[i].content);
         dt_regex_free(n->step[i].pattern);
+        dt_charsmap_free(n->step[i].charsmap);
     }
     dt_char_table_free(&n->chars);
     *n = (dt_normalizer){0};
@@ -121,7 +124,7 @@ void dt_normalizer_free(dt_normalizer *n)
 bool dt_normalizer_is_local(const dt_normalizer *n)
 {
     for (int i = 0; i < n->n_steps; i++)
-        if (n->step[i].kind == DT_STRIP || (n->step[i].kind == DT_REPLACE && n->step[i].pattern)) return false;
+        if (n->step[i].kind >= DT_STRIP || (n->step[i].kind == DT_REPLACE && n->step[i].pattern)) return false;
     return true;
 }
 
@@ -310,6 +313,9 @@ dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt
             break;
         case DT_STRIP:
             strip(s, p, goes_on);
+            break;
+        case DT_PRECOMPILED:
+            DT_TRY(dt_charsmap_apply(s->charsmap, out, p));
             break;
         default:
             DT_TRY(form(&n->chars, s->kind, out, p));

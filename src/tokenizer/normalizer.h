@@ -16,8 +16,12 @@ typedef enum dt_normal_kind {
     DT_LOWERCASE,
     DT_PREPEND,
     DT_REPLACE,
-    DT_STRIP
+    DT_STRIP,
+    DT_PRECOMPILED
 } dt_normal_kind;
+
+/** A table of SentencePiece that replaces characters (charsmap.c). */
+typedef struct dt_charsmap dt_charsmap;
 
 typedef struct dt_normal_step {
     dt_normal_kind kind;
@@ -26,6 +30,7 @@ typedef struct dt_normal_step {
     dt_regex *pattern; /* NULL: the single byte `byte` */
     char byte;
     bool left, right; /* strip */
+    dt_charsmap *charsmap;
 } dt_normal_step;
 
 /* maximum number of steps; maximum bytes of an inserted text and of an added token */
@@ -46,6 +51,11 @@ dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool
 /** Normalise a segment in place; the result is in one of the two buffers. goes_on: the segment continues a
  *  text, so steps for its start are skipped. */
 dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_segment *piece, bool goes_on);
+
+/** Read a step of type Precompiled. DT_ERR_DATA, DT_ERR_MEMORY. m: out, must be freed, also after an error. */
+dt_err dt_charsmap_read(dt_charsmap **m, const dt_spec *step);
+void dt_charsmap_free(dt_charsmap *m); /* safe on NULL */
+dt_err dt_charsmap_apply(const dt_charsmap *m, dt_text *out, dt_segment *p);
 
 /** True if a text may be split before an ASCII space or a letter, and its parts normalised separately. */
 bool dt_normalizer_is_local(const dt_normalizer *n);

@@ -1,6 +1,7 @@
 /* tokenizer_json.c - reads a tokenizer.json and looks up its tokens. */
 #include "tokenizer_json.h"
 
+#include "spm.h"
 #include "dtrain/io/io.h"
 #include "dtrain/text/utf8.h"
 #include <errno.h>
@@ -154,13 +155,27 @@ static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher 
     return err;
 }
 
+static bool is_spm(const char *file) { return dt_has_ending(file, ".model"); }
+
+/* Read a tokenizer.json, or make it of a tokenizer.model. */
+static dt_err load(dt_json_tokenizer *j, const char *file, dt_spec *root, char **text, size_t *n)
+{
+    json_t *value = NULL;
+    if (!is_spm(file)) return dt_spec_load(root, file, MAX_FILE, DT_JSON_NUL_KEYS, text, n);
+    *root = (dt_spec){.file = file};
+    DT_TRY(dt_spm_to_json(&j->files, file, text, n));
+    const dt_err err = dt_json_parse(&value, file, *text, *n, DT_JSON_NUL_KEYS);
+    root->value = value;
+    return err;
+}
+
 static dt_err read_file(dt_json_tokenizer *j, const char *file)
 {
     dt_spec root;
     char *text = NULL;
     size_t n = 0;
     dt_matcher *m = NULL;
-    dt_err err = dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &n);
+    dt_err err = load(j, file, &root, &text, &n);
     if (err == DT_OK)
         snprintf(j->name, sizeof j->name, "tokenizer.json:%016llx", (unsigned long long)dt_hash_bytes(text, n));
     free(text);
@@ -220,11 +235,6 @@ static dt_err check_is_there(const char *directory, const char *file)
     const int why = errno;
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
     const bool is_run = stat(checkpoints, &st) == 0 && S_ISDIR(st.st_mode);
-    snprintf(checkpoints, sizeof checkpoints, "%s/tokenizer.model", directory);
-    DT_CHECK(is_run || access(checkpoints, F_OK) != 0, DT_ERR_DATA,
-             "%s: expected a tokenizer.json, found only tokenizer.model, which is not read; save the fast tokenizer "
-             "of transformers there (docs/data.md has the command)",
-             directory);
     return dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s%s%s%s", file, strerror(why),
                    is_run ? "; the tokenizer of a run is stored in its export, " : "", is_run ? directory : "",
                    is_run ? "/hf (checkpoint.export = hf), or in the model that the run started from; for the "
@@ -242,14 +252,41 @@ static dt_err find_file(const char *path, char **file, char **directory)
              strerror(errno), dt_missing_model_hint(path, errno, hint, sizeof hint));
     const char *slash = strrchr(path, '/');
     if (S_ISDIR(st.st_mode)) {
+        char model[PATH_MAX];
+        const bool has_model = !dt_is_in(model, path, "tokenizer.json") && dt_is_in(model, path, "tokenizer.model");
         *directory = strdup(path);
-        if (asprintf(file, "%s/tokenizer.json", path) < 0) *file = NULL;
+        if (asprintf(file, "%s/tokenizer.%s", path, has_model ? "model" : "json") < 0) *file = NULL;
     } else {
         *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
         *file = strdup(path);
     }
     DT_CHECK(*file && *directory, DT_ERR_MEMORY, "out of memory for a tokenizer");
     return check_is_there(*directory, *file);
+}
+
+static dt_err make_json(const char *file, const char *directory, char **text, size_t *nbytes, char **config)
+{
+    dt_auto_files files;
+    dt_err err = dt_auto_open(&files, directory);
+    if (err == DT_OK) err = dt_spm_to_json(&files, file, text, nbytes);
+    if (err == DT_OK) *config = json_dumps(files.file[DT_AUTO_CONFIG].value, JSON_INDENT(2));
+    if (err == DT_OK && !*config) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", file);
+    dt_auto_close(&files);
+    if (err == DT_OK) return DT_OK;
+    free(*text);
+    *text = NULL;
+    return err;
+}
+
+dt_err dt_tokenizer_model_to_json(const char *path, char **text, size_t *nbytes, char **config)
+{
+    char *file = NULL, *directory = NULL;
+    *text = *config = NULL;
+    dt_err err = find_file(path, &file, &directory);
+    if (err == DT_OK && is_spm(file)) err = make_json(file, directory, text, nbytes, config);
+    free(file);
+    free(directory);
+    return err;
 }
 
 /* True if the ids are those of "bytes": 0 to 255 the bytes, 256 the end of text. Exports of byte-level

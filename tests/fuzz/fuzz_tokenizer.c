@@ -1,7 +1,8 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, that are the same
- * for the text as a whole, as spans and in parts, and that decode to UTF-8.
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json or a tokenizer.model, and any text: an error, or ids that are known,
+ * that are the same for the text as a whole, as spans and in parts, and that decode to UTF-8.
  *
- * The text follows a zero byte; without one it is the file itself. */
+ * The text follows a zero byte; without one it is the file itself. A file that begins with the tag of a piece, a line
+ * end, is a tokenizer.model, and the text. */
 #include "dtrain/tokenizer/tokenizer.h"
 #include "dtrain/text/utf8.h"
 #include <stdint.h>
@@ -73,13 +74,19 @@ static void encode(const dt_tokenizer *t, dt_encoder *e, const char *text, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64] = "/dev/shm/dtrain-fuzz-XXXXXX";
-    const uint8_t *zero = memchr(data, 0, size);
+    char path[64] = "/dev/shm/dtrain-fuzz-XXXXXX.model";
+    const bool model = size > 0 && data[0] == '\n';
+    const int n_suffix = model ? 6 : 0;
+    const uint8_t *zero = model ? NULL : memchr(data, 0, size);
     const size_t n_file = zero ? (size_t)(zero - data) : size;
     const char *text = (const char *)(zero ? zero + 1 : data);
     const size_t rest = zero ? size - n_file - 1 : size, n_text = rest < MAX_TEXT ? rest : MAX_TEXT;
-    int fd = mkstemp(path);
-    if (fd < 0) fd = mkstemp(strcpy(path, "/tmp/dtrain-fuzz-XXXXXX"));
+    if (!model) *strrchr(path, '.') = 0;
+    int fd = mkstemps(path, n_suffix);
+    if (fd < 0) {
+        strcpy(path, model ? "/tmp/dtrain-fuzz-XXXXXX.model" : "/tmp/dtrain-fuzz-XXXXXX");
+        fd = mkstemps(path, n_suffix);
+    }
     must(fd >= 0 && write(fd, data, n_file) == (ssize_t)n_file);
     dt_tokenizer *t;
     dt_encoder *e;

@@ -14,8 +14,8 @@ typedef struct dt_tokenizer dt_tokenizer;
 /** Open a tokenizer.
  *
  *  t     out  closed with dt_tokenizer_close; NULL on error
- *  name  "bytes": ids 0..255 are bytes, 256 is the end of text. Otherwise a tokenizer.json with a BPE model, or a
- *        directory that contains one
+ *  name  "bytes": ids 0..255 are bytes, 256 is the end of text. Otherwise a tokenizer.json with a BPE or a unigram
+ *        model, a tokenizer.model of SentencePiece, or a directory that contains one; tokenizer.json takes precedence
  *
  *  Next to tokenizer.json, tokenizer_config.json and special_tokens_map.json may define bos, eos and pad, and whether
  *  they surround texts; chat_template.jinja may exist. "truncation" and "padding" of tokenizer.json are ignored:
@@ -24,6 +24,14 @@ typedef struct dt_tokenizer dt_tokenizer;
  *  DT_ERR_DATA: no such file; or, naming file, key and value, invalid, or a kind of tokenizer that is not supported.
  *  DT_ERR_MEMORY. */
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
+/** The tokenizer.json with the same ids as a tokenizer.model, and the tokenizer_config.json that belongs to it.
+ *
+ *  path    as `name` of dt_tokenizer_open
+ *  text    out, malloc'ed, the caller's; NULL: path is, or has, a tokenizer.json
+ *  config  out, likewise
+ *
+ *  Errors as those of dt_tokenizer_open. */
+dt_err dt_tokenizer_model_to_json(const char *path, char **text, size_t *nbytes, char **config);
 /** Free a tokenizer; its encoders must be closed. Safe on NULL. */
 void dt_tokenizer_close(dt_tokenizer *t);
 

@@ -50,6 +50,53 @@ dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_c
     return DT_OK;
 }
 
+/* Positions of texts have one axis. Rotary keys of older files, which all versions of transformers read. */
+static void put_plain_rope(const dt_spec *text, const dt_model_config *mc, json_t *own)
+{
+    static const char *const NOT_SCALING[] = {"mrope_section", "mrope_interleaved", "rope_theta", "type"};
+    dt_spec rope;
+    json_t *scaling = dt_model_rope_object(text, &rope) ? json_copy((json_t *)rope.value) : NULL;
+    for (size_t i = 0; i < sizeof NOT_SCALING / sizeof NOT_SCALING[0]; i++) json_object_del(scaling, NOT_SCALING[i]);
+    json_object_set_new(scaling, "rope_type", json_string(dt_rope_name(mc->rope_type)));
+    json_object_del(own, "rope_parameters");
+    json_object_del(own, "rope_scaling");
+    if (mc->rope_type != DT_ROPE_DEFAULT) json_object_set(own, "rope_scaling", scaling);
+    json_object_set_new(own, "rope_theta", json_real(mc->rope_theta));
+    json_decref(scaling);
+}
+
+/* Old files have the keys of the language model next to those of images. */
+dt_err dt_model_plain_text(const dt_spec *text, const dt_model_config *mc, json_t **own)
+{
+    static const char *const OF_IMAGES[] = {"vision_config",         "image_token_id",      "video_token_id",
+                                            "vision_start_token_id", "vision_end_token_id", "vision_token_id"};
+    json_t *to = *own = json_copy((json_t *)text->value),
+           *usual =
+               json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "hidden_size", (json_int_t)mc->hidden_size,
+                         "intermediate_size", (json_int_t)mc->intermediate_size, "num_hidden_layers",
+                         (json_int_t)mc->num_hidden_layers, "num_attention_heads", (json_int_t)mc->num_attention_heads,
+                         "num_key_value_heads", (json_int_t)mc->num_key_value_heads, "head_dim",
+                         (json_int_t)mc->head_dim, "vocab_size", (json_int_t)mc->vocab_size, "max_position_embeddings",
+                         (json_int_t)mc->max_position_embeddings, "rms_norm_eps", mc->norm_eps),
+           *experts = json_pack("{s:I, s:I, s:I, s:b}", "num_experts", (json_int_t)mc->num_experts,
+                                "num_experts_per_tok", (json_int_t)mc->num_experts_per_tok, "moe_intermediate_size",
+                                (json_int_t)mc->moe_intermediate_size, "norm_topk_prob", mc->norm_topk_prob);
+    for (size_t i = 0; i < sizeof OF_IMAGES / sizeof OF_IMAGES[0]; i++) json_object_del(to, OF_IMAGES[i]);
+    const bool all = to && usual && experts && json_object_update_missing(to, usual) == 0;
+    if (all && mc->bos_token_id >= 0 && !json_object_get(to, "bos_token_id"))
+        json_object_set_new(to, "bos_token_id", json_integer(mc->bos_token_id));
+    if (all && mc->n_eos > 0 && !json_object_get(to, "eos_token_id"))
+        json_object_set_new(to, "eos_token_id", json_integer(mc->eos_token_id[0]));
+    if (all) put_plain_rope(text, mc, to);
+    json_object_del(to, "num_local_experts");
+    if (mc->num_experts > 0) json_object_update(to, experts);
+    json_object_set_new(to, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings));
+    json_decref(usual);
+    json_decref(experts);
+    DT_CHECK(all, DT_ERR_MEMORY, "%s: out of memory for text_config", text->file);
+    return DT_OK;
+}
+
 /* An image of the tower is a cell of spatial_merge_size x spatial_merge_size patches. */
 static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
 {

@@ -292,17 +292,37 @@ bool dt_model_ties_outside(const json_t *config)
     return json_is_boolean(ties) ? json_is_true(ties) : (f && f->multimodal_tied) || (tower && tower->tiles);
 }
 
+/* The family that the text model of a model with images has alone; NULL: the same. */
+static const dt_family *plain_family(const dt_tower *tower) { return tower && tower->text ? tower->text->plain : NULL; }
+
+static dt_err take_plain(const dt_spec *root, const dt_tower *tower, json_t **own)
+{
+    dt_model_config mc;
+    dt_spec text;
+    if (!dt_spec_get(root, "text_config", &text)) text = *root; /* old files */
+    if (!json_is_object(text.value)) return dt_spec_bad(&text, NULL, "an object");
+    dt_err err = read_family(&text, tower->text, tower, &mc);
+    if (err == DT_OK) err = dt_model_plain_text(&text, &mc, own);
+    dt_model_config_free(&mc);
+    return err;
+}
+
 /* *own: out, the text model's configuration, as its own config.json has it. Published files have some keys outside of
  * text_config, too. */
 static dt_err take_text(const dt_spec *root, const dt_family *f, json_t **own)
 {
     static const char *const SHARED[] = {"dtype", "torch_dtype"};
+    const dt_tower *tower = joined_tower(root->value);
     dt_spec text;
     DT_TRY(check_quantised(root));
-    DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
-    if (dt_spec_has(&text, "model_type") && f != dt_family_find_type(text.value))
-        return dt_spec_bad(&text, "model_type", f->name.model_type);
-    *own = json_copy((json_t *)text.value);
+    if (f == plain_family(tower)) {
+        DT_TRY(take_plain(root, tower, own));
+    } else {
+        DT_TRY(dt_spec_need(root, "text_config", JSON_OBJECT, &text));
+        if (dt_spec_has(&text, "model_type") && f != dt_family_find_type(text.value))
+            return dt_spec_bad(&text, "model_type", f->name.model_type);
+        *own = json_copy((json_t *)text.value);
+    }
     DT_CHECK(*own, DT_ERR_MEMORY, "%s: out of memory for text_config", root->file);
     for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++)
         if (json_object_get(root->value, SHARED[i]))
@@ -357,6 +377,7 @@ dt_err dt_model_choose_part(dt_model_part part, const char *name, json_t **root,
         part == DT_MODEL_TEXT ? f || dt_model_has_vision(*root) : part == DT_MODEL_USUAL && tower && tower->text_alone;
     if (!*chosen) return DT_OK;
     *changed = true;
+    if (!f) f = plain_family(tower);
     if (!f && dt_model_has_vision(*root)) f = dt_family_find_type(json_object_get(*root, "text_config"));
     if (!f) return dt_spec_bad(&whole, "model_type", "a model with images whose text model can be used alone");
     DT_TRY(take_text(&whole, f, &own));

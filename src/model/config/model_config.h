@@ -25,6 +25,9 @@ dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc);
 dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
 /** Read the axes of its rotary positions. text: the object of the language model. */
 dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_config *mc);
+/** The text model alone, as a config.json of the family `plain`, without model_type. text: its object in a model
+ *  with images, read as mc. own: out, the caller's. DT_ERR_MEMORY. */
+dt_err dt_model_plain_text(const dt_spec *text, const dt_model_config *mc, json_t **own);
 /** Shared by config_vision.c and config_grids.c. The totals are those of parameters: DT_MAX_PARAMETERS. */
 dt_err dt_vision_read_grids(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
 dt_err dt_vision_check_tower(const dt_spec *s, const dt_vision_config *v);

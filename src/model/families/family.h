@@ -154,6 +154,7 @@ struct dt_family {
         const char *multimodal; /* model_type of models that also have an image tower; their text model is read */
     } name;                     /* in config.json */
     bool multimodal_tied;       /* such a model's own tie_word_embeddings is true by default */
+    const dt_family *plain;     /* computes the same on texts; the text model alone is of this family. NULL: itself */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {

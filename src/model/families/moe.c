@@ -82,7 +82,8 @@ const dt_family dt_family_qwen3_moe = {
     .head = dt_llama_head,
     .steps = dt_steps_pre_norm,
     .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, MIXTURE_KEYS, {"norm_topk_prob", NULL}},
-    .fused = {FUSED_EXPERTS(false)},
+    .fused = {{SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", false, true}, /* Qwen3-VL's are transposed */
+              {SLOT_EXPERT_DOWN, "mlp.experts.down_proj", false, true}},
     .read = read_qwen3_moe};
 
 /* ---- Qwen2-MoE --------------------------------------------------------------------------------------------------- */

@@ -114,6 +114,9 @@ static const dt_family QWEN2_5_TOWER = {.blocks = "blocks.",
                                       .head = QWEN3_END,
                                       .steps = dt_steps_pre_norm};
 
+extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text, dt_family_qwen2,
+    dt_family_qwen3, dt_family_qwen3_moe;
+
 /* The language models, which differ from Qwen2 and Qwen3 in positions of images only. */
 static dt_err read_qwen2_5(const dt_spec *root, dt_model_config *mc)
 {
@@ -154,12 +157,14 @@ static dt_err read_qwen3_moe(const dt_spec *root, dt_model_config *mc)
 }
 
 static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", ""},
+                                       .plain = &dt_family_qwen2,
                                        .missing = {8192, 80, 64, 8, 0, 29568, 152064, 32768, 1e-5, 151643, 151645, -1,
                                                    .rope_theta = 1e6},
                                        LLAMA_TABLES,
                                        .keys = {ROTARY_KEYS},
                                        .read = read_qwen2_5},
                        QWEN3_TEXT = {.name = {"qwen3_vl_text", "Qwen3VLForConditionalGeneration", ""},
+                                     .plain = &dt_family_qwen3,
                                      .missing = {4096, 32, 32, 32, 128, 22016, 151936, 128000, 1e-6, -1, -1, -1,
                                                  .rope_theta = 5e5},
                                      LLAMA_TABLES,
@@ -167,6 +172,7 @@ static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLFo
                                      .read = read_qwen3},
                        QWEN3_MOE_TEXT = {
                            .name = {"qwen3_vl_moe_text", "Qwen3VLMoeForConditionalGeneration", ""},
+                           .plain = &dt_family_qwen3_moe,
                            .missing = {2048, 24, 16, 16, 0, 5632, 151936, 128000, 1e-6, -1, -1, -1, .rope_theta = 5e5},
                            .blocks = "model.layers.",
                            .embed = dt_llama_embed,
@@ -196,8 +202,6 @@ static const dt_family
 
 static const dt_family INTERN = {
     .blocks = "encoder.layer.", .embed = INTERN_EMBED, .block = INTERN_BLOCK, .head = NOTHING, .steps = SCALED_STEPS};
-
-extern const dt_family dt_family_gemma3_text, dt_family_qwen3_5_text, dt_family_qwen3_5_moe_text;
 
 /* Towers of one form; what follows are tokens of images and what differs. */
 #define QWEN3_FORM(type, language, class, ...)                                                                         \
