@@ -80,8 +80,8 @@ refused() { # NAME TEXT NP ARGS...
 }
 refused "3 ranks" "expected a divisor of the number of ranks, which is 3, found 2" 3 mesh.cp=2
 refused "reproducible" "run.reproducible gives the same bits" 2 mesh.cp=2 run.reproducible=true
-refused "latent attention" "the model has latent attention" 2 mesh.cp=2 model.model_type=deepseek_v3 model.q_lora_rank=13 \
-    model.kv_lora_rank=10 model.qk_nope_head_dim=8 model.qk_rope_head_dim=6 model.v_head_dim=9 model.num_key_value_heads=4
+latent="model.model_type=deepseek_v3 model.q_lora_rank=13 model.kv_lora_rank=10 model.qk_nope_head_dim=8 model.qk_rope_head_dim=6 model.v_head_dim=9 model.num_key_value_heads=4"
+refused "latent attention" "the model has latent attention" 2 mesh.cp=2 $latent
 refused "linear attention" "the model has linear attention" 2 mesh.cp=2 model.model_type=qwen3_next model.full_attention_interval=2 \
     model.linear_num_key_heads=2 model.linear_num_value_heads=4
 run 0 ./dtrain --plan --ranks 3 "$tmp/tiny.ini" mesh.cp=2
@@ -94,6 +94,8 @@ expect "--plan names the ranks that divide samples" grep -q "ranks: 4 on 1 node,
 run 0 ./dtrain --plan --gpu H100 --ranks 8 input/llama-1b.ini mesh.cp=4
 expect_exit "--plan predicts the time of a step" 0
 
+train 1 latent $latent model.vocab_size=258 run.max_steps=1
+
 # Tasks whose losses belong to sequences: every rank has the log-probabilities, or values, of all tokens.
 task() { # TASK DATA KEYS...
     local name=$1 data=$2
@@ -104,6 +106,7 @@ task() { # TASK DATA KEYS...
 }
 sed 's/, "margin": [0-9.]*//' tests/data/rm/pairs.jsonl >"$tmp/pairs.jsonl"
 task dpo "$tmp/pairs.jsonl"
+refused "a reference with latent attention" " = 2, expected a model without latent attention" 2 mesh.cp=2 dpo.reference_path="$tmp/latent"
 task kto tests/data/kto/pairs.jsonl
 task rm tests/data/rm/pairs.jsonl
 e2e_done

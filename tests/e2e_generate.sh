@@ -119,6 +119,9 @@ expect_text "the conversation continues, with what was said before" ' [1-9][0-9]
 expect "the other messages are answered" test "$(grep -c . "$tmp/text")" -ge 2
 ends_saying "a system message that is too long is named" 65 'with this message and the system message .* raise --context' \
     run 0 ./dtrain-generate "$m" --chat --prompt hello --system "$(printf %200s long)" --context 60 --max-new-tokens 5 --threads 1
+printf '[{"name": "f", "description": "%200s"}]' long >"$tmp/tools.json"
+ends_saying "tools that are too long are named" 65 'with this message and the tools .* raise --context' \
+    run 0 ./dtrain-generate "$m" --chat --prompt hello --tools "$tmp/tools.json" --chat-template plain --context 60 --max-new-tokens 5 --threads 1
 ends_saying "without another message it is an error" 65 'with this message .* raise --context' \
     run 0 ./dtrain-generate "$m" --chat --prompt "$(printf %200s long)" --context 60 --max-new-tokens 5 --threads 1
 

@@ -101,6 +101,19 @@ static dt_model_options options_of(const dt_task *t)
                               .reproducible = trained->reproducible};
 }
 
+/* The ranks of the axis cp divide the tokens of the scorer's batches, too. The model in training is checked elsewhere. */
+static dt_err check_context(const dt_scorer *s, const dt_task *t, const char *path)
+{
+    const dt_model_config *mc = &s->frozen.mc;
+    const int cp = (int)t->cfg->mesh_cp;
+    const char *has = mc->vision                  ? "a vision tower"
+                      : dt_model_n_linear(mc) > 0 ? "linear attention"
+                      : mc->kv_lora_rank > 0      ? "latent attention"
+                                                  : NULL;
+    DT_CHECK(cp <= 1 || !has, DT_ERR_USAGE, "%s: with mesh.cp = %d, expected a model without %s", path, cp, has);
+    return DT_OK;
+}
+
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
 {
     dt_task_hold(t, &part, s);
@@ -111,7 +124,8 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
         return dt_fail(DT_ERR_DATA, "%s: vocab_size of %s is %lld, but the model in training has %lld", path, name, n,
                        n_trained);
     }
-    const dt_err err = settle_images(s, t, path);
+    dt_err err = settle_images(s, t, path);
+    if (err == DT_OK) err = check_context(s, t, path);
     if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
     s->opt = options_of(t);
     s->opt.features_given = s->opt.features_given && s->frozen.mc.vision;

@@ -250,6 +250,9 @@ static dt_err encode(const chat *c, const dt_messages *m, int n_images, dt_ids *
 /* The last message fits if those between the system message and it are dropped. */
 static dt_err check_fits_alone(const chat *c, dt_ids *ids, int64_t most)
 {
+    static const char *const with[] = {"", " and the system message", " and the tools",
+                                       ", the system message and the tools"};
+    const int has_tools = c->a->tools != NULL, has_system = *c->system != '\0'; /* tools may be the system message */
     const dt_messages *m = &c->messages;
     const dt_message *last = &m->item[m->n - 1];
     dt_message item[2];
@@ -262,7 +265,7 @@ static dt_err check_fits_alone(const chat *c, dt_ids *ids, int64_t most)
     DT_CHECK((int64_t)ids->n <= most, DT_ERR_DATA,
              "with this message%s the conversation has %zu tokens: at most %d fit, %" PRId64
              " of them reserved for the answer; shorten the text, or raise --context",
-             alone.n > 1 ? " and the system message" : "", ids->n, c->max_len, c->max_len - most);
+             with[2 * has_tools + has_system], ids->n, c->max_len, c->max_len - most);
     return DT_OK;
 }
 
