@@ -325,6 +325,8 @@ for layout in "item_embeddings.*rec_semantic needs the embeddings|rec.item_embed
     wrong "embeddings: $layout" "$([[ $layout = items* ]] && echo 65 || echo 64)" "${layout%|*}" ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
         grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=7 grpo.reward_funcs=rec_semantic rec.item_embeddings="$tmp/items.npy" "${layout#*|}"
 done
+wrong "an array that the file of embeddings lacks" 65 'bare.h5.*/absent' ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/none" data.train="$tmp/train.h5" data.validation= \
+    grpo.num_generations=12 batch.train_batch_size=84 batch.micro_batch_size=7 grpo.reward_funcs=rec_semantic rec.item_embeddings="$tmp/bare.h5" rec.item_embeddings_array=/absent
 rl 2 learned run.max_steps=60 grpo.num_generations=6 batch.train_batch_size=42 batch.micro_batch_size=7 optimizer.lr=3e-3 scheduler.type=constant log.rollouts=false grpo.reward_funcs="rec_rule, rec"
 train 1 after model.path="$(newest learned)"
 expect "learned: of six known targets at least five come first, of whom at most three did before" test "$(metrics_of after | sed -n 's/"rec.hr@1": *//p' | awk '{ print ($1 > 4.9 / 7) }')" = 1 \
