@@ -110,7 +110,7 @@ static const tool_row rows[] = {
     {"separator", "TEXT", CALL(take_separator),
      "plain text: end a document at TEXT (\\n, \\t and \\\\ are escapes)", .text = true},
     {"tokenizer", "NAME", TO(make.tokenizer),
-     "bytes (ids 0 to 255 are bytes, 256 is end of text), a tokenizer.json, or a folder with one"},
+     "bytes (ids 0 to 255 are bytes, 256 is end of text), a tokenizer.json or tokenizer.model, or a folder with one"},
     {"template", "NAME", TO(make.chat_template),
      "chat template, see below (default auto). With --format minionerec, a JSON file: texts to use instead of "
      "MiniOneRec's"},

@@ -74,8 +74,8 @@
          "model to start from: a Hugging Face directory (config.json, safetensors), a checkpoint file, or the " \
          "output directory of a run") \
     TEXT(model, tokenizer, "", \
-         "tokenizer that is exported and used for generation: its directory, its tokenizer.json, or the word bytes. " \
-         "Empty: the tokenizer of model.path, else that of the data") \
+         "tokenizer that is exported and used for generation: its directory, its tokenizer.json or tokenizer.model, " \
+         "or the word bytes. Empty: the tokenizer of model.path, else that of the data") \
     TEXT(model, chat_template, "", \
          "chat template that is stored with the model for generation: a name (dtrain-data --help lists them), a " \
          "JSON file, or auto, the tokenizer's own. Empty: that of the data, else that of model.path") \
