@@ -305,6 +305,13 @@ static dt_err check_attention(const dt_run *run)
     return DT_OK;
 }
 
+/* Does the task generate completions? */
+static bool generates(const dt_config *cfg)
+{
+    const bool distills = strcmp(cfg->run_task, "distill") == 0;
+    return dt_has_word("ppo, grpo", cfg->run_task) || (distills && (cfg->distill_lmbda > 0 || cfg->distill_seq_kd));
+}
+
 /* What context parallelism does not combine with. */
 static dt_err check_context(const dt_run *run)
 {
@@ -312,7 +319,7 @@ static dt_err check_context(const dt_run *run)
     const dt_model_config *mc = &run->mc;
     const char *no = NULL;
     if (cfg->mesh_cp == 1) return DT_OK;
-    if (dt_has_word("ppo, grpo", cfg->run_task))
+    if (generates(cfg))
         no = "the task generates completions, whose tokens are not divided";
     else if (cfg->run_reproducible)
         no =
