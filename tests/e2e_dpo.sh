@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_dpo.sh - preference optimisation. Every loss matches TRL's DPOTrainer, on any number of ranks and at any stage; the initial loss is
-# log 2. Also: learning; resuming; validation; judges; a reference that follows the policy or is precomputed; errors.
+# e2e_dpo.sh - preference optimisation. Every loss matches TRL's DPOTrainer, ORPOTrainer or CPOTrainer, on any number of ranks and at any stage;
+# the initial loss is log 2. Also: learning; resuming; validation; judges; a reference that follows the policy or is precomputed; errors.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -11,7 +11,8 @@ data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 make_task dpo run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/rm/more.jsonl
 # Layouts: also where losses compare pairs with those of other ranks and micro-steps, and where ranks have no pair in the last step of an epoch.
-against_trl dpo 28 4 "14 1 3 1" "14 2 0 2" "14 2 2 1" "14 2 3 1" "14 4 3 1" "20 2 3 1" "20 4 0 1" "26 2 2 2" "27 4 3 1" "29 2 0 1" "29 4 3 1"
+against_trl dpo 28 4 "14 1 3 1" "14 2 0 2" "14 2 2 1" "14 2 3 1" "14 4 3 1" "20 2 3 1" "20 4 0 1" "26 2 2 2" "27 4 3 1" "29 2 0 1" "29 4 3 1" \
+    "32 4 3 1" "40 2 2 1" "43 2 3 1" "45 4 0 1"
 train 1 first batch.micro_batch_size=4 run.max_steps=1
 expect "the loss of the first step is log 2" [ "$(number first loss)" = 0.693147181 ]
 expect "initial margins are 0" [ "$(number first dpo/rewards/margins)" = 0 ]
@@ -27,6 +28,8 @@ done <<'BITS'
 sigmoid
 aot dpo.loss_type=aot,sft dpo.label_smoothing=0.1 data.validation_steps=2 data.validation=MORE
 batch-beta dpo.dynamic_beta=batch dpo.beta_keep=0.5
+orpo dpo.loss_type=orpo,simpo
+adapters dpo.loss_type=simpo lora.r=2
 BITS
 is "aot: the same validations" "$(number aot1 validation_loss)" "$(number aot4 validation_loss)"
 bits 2 halves run.max_steps=2
@@ -40,6 +43,23 @@ expect "planned is allocated" as_planned
 expect "a validation has its metrics" grep -q '"validation_loss".*"dpo/validation_rewards/accuracies"' "$tmp/learns/metrics.jsonl"
 ends "another reference" 0 train 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
 expect "is another reference" [ "$(number other loss | head -1)" != 0.693147181 ]
+
+# Without a reference: none is loaded, computed or planned.
+for loss in cpo simpo orpo; do
+    train 2 alone run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 dpo.beta=1 dpo.loss_type=$loss data.validation="$tmp/pairs.h5"
+    expect "$loss: margins grow" above alone dpo/rewards/margins 0.1
+    expect "and most pairs are in order" above alone dpo/rewards/accuracies 0.7
+    [ $loss = orpo ] || rm -r "$tmp/alone"
+done
+expect "orpo: the odds of chosen answers grow" above alone dpo/log_odds_chosen 1
+expect "planned is allocated" as_planned
+expect "--plan has said so" as_plan_says 2 0 dpo.loss_type=orpo dpo.beta=1 data.validation="$tmp/pairs.h5" batch.micro_batch_size=2
+is "no reference is read" "$(grep -c 'reference' "$out")" 0
+held() { awk '/^allocated/ { print $2; exit }' "$out"; } # of the last run
+alone_bytes=$(held)
+train 2 with run.max_steps=1 batch.micro_batch_size=2 data.validation="$tmp/pairs.h5"
+expect "with a reference a run allocates more" test "$(held)" != "$alone_bytes"
+is "a checkpoint has nothing of a reference" "$(h5dump -n "$(newest alone)" | grep -c reference)" 0
 
 full_only
 
@@ -195,12 +215,21 @@ refuse "another number of weights" 'loss_weights: expected 2 numbers' dpo.loss_t
 refuse "no weight at all" 'loss_weights: expected at least one number above 0' dpo.loss_type=hinge,sft dpo.loss_weights=0,0
 refuse "smoothing of sigmoid" 'label_smoothing: expected 0 for this loss_type, found 0.1 .sigmoid with smoothing is loss_type = cdpo.' dpo.label_smoothing=0.1
 refuse "partners with WPO" 'use_wpo: expected false, because loss_type = aot and aot_unpaired compare answers of different pairs' dpo.loss_type=aot dpo.use_wpo=true
-refuse "means of means" 'average: expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths' dpo.loss_type=ipo dpo.average=true
+refuse "means of means" 'average: expected false, because loss_type = ipo already divides by the lengths' dpo.loss_type=ipo dpo.average=true
 refuse "a reference that follows is not known before" 'precompute_reference: expected false with sync_reference_steps' dpo.precompute_reference=true dpo.sync_reference_steps=2
 refuse "nor is a full divergence from it" 'kl_estimator .default.: expected k3, because full needs the reference in memory' dpo.precompute_reference=true dpo.kl_coef=0.1
 refuse "a lambda beyond its limits" 'lambda_init .default.: expected a number from lambda_min = 0.01 to lambda_max = 0.5, found 1' dpo.lambda_max=0.5
 refuse "a beta of the step with judges" 'dynamic_beta: expected margin or factor, because batch cannot use the margins of judges' dpo.dynamic_beta=batch $judged
 refuse "or with partners" 'dynamic_beta: batch skips pairs' dpo.dynamic_beta=batch dpo.loss_type=aot
+for key in reference_path=tests/data/dpo/start precompute_reference=true sync_reference_steps=2 kl_coef=0.1 f_divergence=js_divergence dynamic_beta=batch; do
+    refuse "${key%%=*} without a reference" "\[dpo\] ${key%%=*}|dpo\.${key%%=*}.*loss_type = simpo.* has no" dpo.loss_type=simpo "dpo.$key"
+done
+refuse "sft twice" 'loss_type: expected no sft, because another loss contains it; cpo_alpha' dpo.loss_type=cpo,sft
+refuse "a weight of no term" 'cpo_alpha: expected none for this loss_type' dpo.cpo_alpha=0.5
+refuse "a margin of no simpo" 'simpo_gamma: expected the default for this loss_type' dpo.loss_type=cpo dpo.simpo_gamma=1
+refuse "a shape of orpo" 'alphapo_alpha: expected 0 for this loss_type' dpo.loss_type=orpo dpo.alphapo_alpha=0.25
+refuse "prompts of no term" 'sft_on_prompt: expected auto for this loss_type' dpo.loss_type=simpo dpo.sft_on_prompt=true
+refuse "means of the means of simpo" 'average: expected false, because loss_type = simpo already divides' dpo.loss_type=simpo dpo.average=true
 refuse "exo_pair without smoothing" 'expected a number above 0 for loss_type = exo_pair' dpo.loss_type=exo_pair
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'

@@ -212,6 +212,10 @@ pairs 3 dpo-3 zero.stage=3
 expect "the same bits on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
 pairs 2 dpo-2 dpo.precompute_reference=true
 expect "or with a reference asked before" same_model "$(newest dpo)" "$(newest dpo-2)"
+pairs 1 simpo dpo.loss_type=simpo
+pairs 3 simpo-3 dpo.loss_type=simpo zero.stage=3
+expect "without a reference: the same bits on three ranks" same_model "$(newest simpo)" "$(newest simpo-3)"
+ends_saying "prompts with images are no targets: exit code" 64 'sft_on_prompt.*expected false, because the prompts of data.train have images' pairs 1 orpo dpo.loss_type=orpo
 lora="vision.train=llm lora.r=2" # its reference is the model without adapters
 pairs 1 dpo-lora $lora
 expect "dpo of adapters: as much memory as planned" as_planned

@@ -2,10 +2,11 @@
 """make_dpo_fixtures.py - tests/data/dpo: a tiny language model of transformers, and the results of TRL's DPOTrainer for it with each loss.
 
     python3 tests/make_dpo_fixtures.py        (a development tool: needs torch, transformers, trl; after make_reward_fixtures.py)
+    python3 tests/make_dpo_fixtures.py alone  (only the runs without a reference, which replace those of trl.json)
 
 The pairs are those of tests/data/rm, as bytes with the end of text (256) after each answer, or as letters for models of tests/data/hf.
 start/     LlamaForCausalLM
-trl.json   runs (tests/trl_runs.py) of ten steps
+trl.json   runs (tests/trl_runs.py) of ten steps; those without a reference by TRL's ORPOTrainer and CPOTrainer
 judge/     LlamaForSequenceClassification, a safety model
 safe.txt   Safe-MM-DPO, by plain loops: a line a step with the numbers of dtrain's metrics whose names the first line has; a line "run KEYS" names
            the settings of dtrain that are the same
@@ -14,12 +15,15 @@ batch.txt  likewise, for one beta for all pairs of a step (beta-DPO)
 import json
 import math
 import shutil
+import sys
 import tempfile
 
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from trl import DPOConfig, DPOTrainer
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 import trl_runs
 from fixtures import MASK, mix64
@@ -65,21 +69,43 @@ RUNS = [  # loss_type, settings of TRL, keys of dtrain, start, data
      "dpo.label_smoothing=0.1 dpo.use_wpo=true scheduler.type=linear scheduler.warmup_steps=2", "hf/mistral", "more"),
     ("sigmoid", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, "batch.micro_batch_size=2", OWN, "pairs"),
 ]
+ALONE = [  # likewise, without a reference; dtrain's loss, TRL's settings
+    ("orpo", {}, "", OWN, "pairs"),
+    ("orpo", {"beta": 0.7}, "dpo.beta=0.7", OWN, "pairs"),
+    ("cpo", {"loss_type": "sigmoid"}, "", OWN, "pairs"),
+    ("cpo", {"loss_type": "sigmoid", "label_smoothing": 0.1, "cpo_alpha": 0.3, "beta": 0.3}, "dpo.label_smoothing=0.1 dpo.cpo_alpha=0.3 dpo.beta=0.3", OWN, "pairs"),
+    # of sums of log-probabilities TRL's powers are NaN
+    ("cpo_ipo", {"loss_type": "ipo", "alpha": -0.3, "cpo_alpha": 0.0}, "dpo.alphapo_alpha=-0.3 dpo.cpo_alpha=0", OWN, "pairs"),
+    ("cpo_hinge", {"loss_type": "hinge"}, "", OWN, "pairs"),
+    ("cpo_ipo", {"loss_type": "ipo", "cpo_alpha": 0.5}, "dpo.cpo_alpha=0.5", OWN, "pairs"),
+    ("simpo", {"loss_type": "simpo", "cpo_alpha": 0.0}, "", OWN, "pairs"),
+    ("simpo", {"loss_type": "simpo", "cpo_alpha": 0.0, "beta": 2.0, "simpo_gamma": 1.4, "label_smoothing": 0.05},
+     "dpo.beta=2 dpo.simpo_gamma=1.4 dpo.label_smoothing=0.05", OWN, "pairs"),
+    ("simpo", {"loss_type": "simpo", "cpo_alpha": 0.5, "beta": 2.0}, "dpo.beta=2 dpo.cpo_alpha=0.5", OWN, "pairs"),  # CPO-SimPO
+    ("simpo", {"loss_type": "alphapo", "alpha": 0.25, "beta": 2.5, "simpo_gamma": 0.3}, "dpo.beta=2.5 dpo.alphapo_alpha=0.25 dpo.simpo_gamma=0.3", OWN, "pairs"),
+    # an incomplete last step in each epoch, schedules, other families, a text that is cut
+    ("orpo", {"lr_scheduler_type": "linear", "warmup_steps": 3, "max_grad_norm": 0.3},
+     "scheduler.type=linear scheduler.warmup_steps=3 optimizer.max_grad_norm=0.3", "hf/llama_linear", "more"),
+    ("simpo", {"loss_type": "simpo", "cpo_alpha": 0.0, "beta": 2.0, "lr_scheduler_type": "cosine"}, "dpo.beta=2 scheduler.type=cosine", "hf/gpt2", "more"),
+    ("cpo", {"loss_type": "sigmoid", "lr_scheduler_type": "cosine"}, "scheduler.type=cosine", "hf/qwen2", "more"),
+]
 here = trl_runs.DATA
 out = here / "dpo"
-shutil.rmtree(out, ignore_errors=True)
-out.mkdir()
-torch.manual_seed(6)
-config = LlamaConfig(vocab_size=258, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-                     max_position_embeddings=64, initializer_range=0.2, pad_token_id=257, bos_token_id=256, eos_token_id=256)
-LlamaForCausalLM(config).save_pretrained(out / "start")
+alone = sys.argv[1:] == ["alone"]
+if not alone:
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    torch.manual_seed(6)
+    config = LlamaConfig(vocab_size=258, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                         max_position_embeddings=64, initializer_range=0.2, pad_token_id=257, bos_token_id=256, eos_token_id=256)
+    LlamaForCausalLM(config).save_pretrained(out / "start")
 records = [json.loads(line) for line in open(here / "rm" / "pairs.jsonl")]
 more = [json.loads(line) for line in open(here / "rm" / "more.jsonl")]
 DATA = {"pairs": (trl_runs.bytes_tokenizer(), records, 64), "more": (trl_runs.tokenizer_of(list(b" abcdefghijklmnopqrstuvwxyz")), more, 28)}
 assert DATA["pairs"][0]("so is")["input_ids"] == list(b"so is")
 
-runs = []
-for loss, settings, keys, start, data in RUNS:
+runs = json.load(open(out / "trl.json"))[: len(RUNS)] if alone else []
+for loss, settings, keys, start, data in RUNS[len(runs):]:
     tokenizer, pairs, max_length = DATA[data]
     rows = Dataset.from_list([{k: r[k] for k in ("prompt", "chosen", "rejected")} for r in pairs])
     defaults = {"per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "weight_decay": 0.1, "max_grad_norm": 1.0}
@@ -93,7 +119,24 @@ for loss, settings, keys, start, data in RUNS:
         name = f"{len(runs) + 1} {loss}"
         runs.append({"name": name, "keys": f"dpo.loss_type={loss} {keys}".rstrip(), "start": start, "data": data} | trl_runs.train(trainer, left_out))
     print(name, keys, [row[0] for row in runs[-1]["steps"]])
+for loss, settings, keys, start, data in ALONE:
+    tokenizer, pairs, max_length = DATA[data]
+    rows = Dataset.from_list([{k: r[k] for k in ("prompt", "chosen", "rejected")} for r in pairs])
+    kind, trainer_kind = (ORPOConfig, ORPOTrainer) if loss == "orpo" else (CPOConfig, CPOTrainer)
+    defaults = {"per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "weight_decay": 0.1, "max_grad_norm": 1.0}
+    with tempfile.TemporaryDirectory() as work:
+        arguments = kind(output_dir=work, max_steps=STEPS, learning_rate=LR, logging_steps=1, report_to=[], bf16=False, max_length=max_length,
+                         use_cpu=True, save_strategy="no", gradient_checkpointing=False, remove_unused_columns=False, **(defaults | settings))
+        model = AutoModelForCausalLM.from_pretrained(here / start, dtype=torch.float32)
+        trainer = trl_runs.in_order(trainer_kind)(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
+        # TRL's means of logits include prompts and padding; without the term it logs 0
+        left_out = {"logits/chosen", "logits/rejected"} | ({"nll_loss"} if getattr(arguments, "cpo_alpha", 1) == 0 else set())
+        name = f"{len(runs) + 1} {loss}"
+        runs.append({"name": name, "keys": f"dpo.loss_type={loss} {keys}".rstrip(), "start": start, "data": data} | trl_runs.train(trainer, left_out))
+    print(name, keys, [row[0] for row in runs[-1]["steps"]])
 trl_runs.write(out / "trl.json", runs)
+if alone:
+    sys.exit()
 
 # ---- Safe-MM-DPO --------------------------------------------------------------------------------------------------------------------------------
 torch.manual_seed(8)

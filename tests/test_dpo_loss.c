@@ -5,7 +5,9 @@
 
 static double loss_of(const dt_dpo_loss *l, double beta, const double ratio[2], const int64_t n_tok[2], double g[2])
 {
-    const dt_dpo_pair pair = {.ratio = {ratio[0], ratio[1]}, .n_tok = {n_tok[0], n_tok[1]}};
+    /* log-probabilities below 0 */
+    const dt_dpo_pair pair = {
+        .ratio = {ratio[0], ratio[1]}, .logp = {ratio[0] - 3, ratio[1] - 3}, .n_tok = {n_tok[0], n_tok[1]}};
     return dt_dpo_loss_of(l, beta, &pair, g);
 }
 
@@ -37,6 +39,30 @@ TEST(the_worked_example)
     assert_near(g[1], 0.0425557, 5e-8);
 }
 
+/* Sums of -6 over 4 tokens and of -10 over 5; the values from the papers' formulas have six digits. */
+TEST(losses_without_a_reference)
+{
+    static const struct {
+        dt_dpo_type type;
+        double alphapo, loss;
+    } cases[] = {{DT_DPO_CPO, 0, 0.126928},   {DT_DPO_CPO_HINGE, 0, 0},   {DT_DPO_CPO_IPO, 0, 0.25},
+                 {DT_DPO_SIMPO, 0, 0.718460}, {DT_DPO_ORPO, 0, 0.217494}, {DT_DPO_SIMPO, 0.25, 0.650373}};
+    const double ratio[2] = {-3, -7};
+    const int64_t n_tok[2] = {4, 5};
+    double g[2];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_dpo_loss l = one(cases[i].type, 0);
+        l.gamma = 0.3, l.alphapo = cases[i].alphapo;
+        assert_near(loss_of(&l, 0.5, ratio, n_tok, g), cases[i].loss, 5e-7);
+        assert_true(!dt_dpo_needs_reference(&l));
+        const dt_dpo_pair pair = {.ratio = {1, 2}, .logp = {-6, -10}, .n_tok = {4, 5}};
+        const bool sums = l.type[0] == DT_DPO_CPO || l.type[0] == DT_DPO_CPO_HINGE;
+        if (l.alphapo == 0) assert_near(dt_dpo_value_of(&l, &pair, 1), sums ? -10 : -2, 1e-15);
+    }
+    const dt_dpo_loss sft = one(DT_DPO_SFT, 0);
+    assert_true(dt_dpo_needs_reference(&sft)); /* for the rewards among the metrics */
+}
+
 TEST(a_loss_of_equals_is_log_two)
 {
     const double ratio[2] = {0, 0};
@@ -59,7 +85,8 @@ static void derivatives_of(dt_dpo_loss l, uint64_t *seed)
         up[side] += h, down[side] -= h;
         const double above = loss_of(&l, beta, up, n_tok, other), below = loss_of(&l, beta, down, n_tok, other),
                      slope = (above - below) / (2 * h);
-        if (l.type[0] == DT_DPO_HINGE && fabs(above + below - 2 * loss) > 1e-9) return; /* its corner */
+        if ((l.type[0] == DT_DPO_HINGE || l.type[0] == DT_DPO_CPO_HINGE) && fabs(above + below - 2 * loss) > 1e-9)
+            return; /* its corner */
         /* h^2 / 6 times the third derivative, which is largest for discopop, (beta / tau)^3 / 8 times the loss; and
          * rounding, 1e-16 / h times the loss */
         const double third = l.type[0] == DT_DPO_DISCOPOP ? pow(beta / l.tau, 3) : 100;
@@ -74,6 +101,8 @@ TEST(derivatives_are_differences)
         for (int divergence = DT_REVERSE_KL; divergence <= DT_ALPHA_DIVERGENCE; divergence++)
             for (int i = 0; i < 200; i++) {
                 dt_dpo_loss l = one((dt_dpo_type)type, 0.05 + 0.3 * uniform(&seed));
+                l.alphapo = i % 2 ? uniform(&seed) - 0.5 : 0;
+                l.gamma = uniform(&seed);
                 l.divergence = (dt_divergence)divergence;
                 derivatives_of(l, &seed);
             }
@@ -110,7 +139,7 @@ static dt_dpo_pair pair_of(const dt_aot *aot, int k)
     const double *x = aot->number + k * DT_AOT_NUMBERS, *partner = aot->partner[k];
     return (dt_dpo_pair){.ratio = {x[0] - x[2], x[1] - x[3]},
                          .n_tok = {1, 1},
-                         .difference = x[0] - x[1],
+                         .logp = {x[0], x[1]},
                          .partner = {partner[0], partner[1], partner[2]}};
 }
 
@@ -174,6 +203,8 @@ TEST(the_temperature_of_discopop_is_a_key)
     const dt_config cfg = {.dpo_loss_type = (char *)"discopop",
                            .dpo_loss_weights = (char *)"",
                            .dpo_f_divergence = (char *)"reverse_kl",
+                           .dpo_cpo_alpha = (char *)"",
+                           .dpo_sft_on_prompt = (char *)"auto",
                            .dpo_discopop_tau = 0.5};
     const double ratio[2] = {0.7, -0.3}, z = 0.1 * (ratio[0] - ratio[1]), share = 1 / (1 + exp(-z / 0.5));
     const int64_t n_tok[2] = {4, 5};

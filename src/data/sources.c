@@ -34,7 +34,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
     *lo = (dt_samples_options){.seq_len = opt->seq_len,
                                .document_mask = opt->document_mask,
                                .truncate = opt->truncate,
-                               .no_ties = opt->no_ties};
+                               .no_ties = opt->no_ties,
+                               .prompt_targets = opt->prompt_targets};
     if (opt->kind == DT_DATASET_PROMPTS) {
         *ops = &dt_samples_prompts;
     } else if (d->kind->samples) {

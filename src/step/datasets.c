@@ -75,6 +75,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .kind = what->kind,
         .truncate = what->truncate,
         .no_ties = what->no_ties,
+        .prompt_targets = what->prompt_targets,
         .mismatched = what->mismatched,
         .packing = cfg->data_packing,
         .document_mask = cfg->data_document_mask,

@@ -32,16 +32,27 @@
     TEXT(dpo, loss_type, "sigmoid", \
          "losses of a pair, comma separated, summed with loss_weights: sigmoid, cdpo, robust, hinge, ipo, " \
          "sigmoid_norm, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot, aot_unpaired, " \
-         "sft") \
+         "sft; without a reference model: cpo, cpo_hinge, cpo_ipo, simpo, orpo") \
     TEXT(dpo, loss_weights, "", "weights of the losses in loss_type, in the same order; empty: 1 each") \
     REAL(dpo, label_smoothing, 0, 0, 0.5, "probability", \
          "probability that a pair is labelled the wrong way round: for cdpo, robust (below 0.5), exo_pair (above " \
-         "0), aot and aot_unpaired") \
+         "0), aot, aot_unpaired, cpo and simpo") \
     ENUM(dpo, f_divergence, "reverse_kl", "reverse_kl|forward_kl|js_divergence|alpha_divergence", \
          "divergence from the reference, for the losses sigmoid, cdpo, robust, hinge, ipo, sigmoid_norm, exo_pair " \
          "and discopop") \
     REAL(dpo, f_alpha_divergence_coef, 0.5, -100, 100, "", "alpha of f_divergence = alpha_divergence") \
     REAL(dpo, discopop_tau, 0.05, 1e-6, 1e6, "", "temperature of discopop") \
+    MAYBE(dpo, cpo_alpha, number, 0, 1e6, "", "", \
+         "weight of the mean negative log-likelihood of chosen texts (sft) that cpo, cpo_hinge, cpo_ipo and orpo " \
+         "contain; not set: 1, with simpo 0") \
+    ENUM(dpo, sft_on_prompt, "auto", "auto|true|false", \
+         "whether the term sft includes the prompts of chosen texts; auto: with orpo, as in TRL") \
+    REAL(dpo, simpo_gamma, 0.5, 0, 1e6, "", \
+         "simpo: margin between the rewards of both answers. It is not divided by beta; SimPO's authors give gamma / " \
+         "beta") \
+    REAL(dpo, alphapo_alpha, 0, -100, 100, "", \
+         "cpo, cpo_hinge, cpo_ipo, simpo: the reward is beta (1 - p^-alpha) / alpha (AlphaPO, TRL: alpha); 0: beta " \
+         "log p") \
     REAL(dpo, ld_alpha, 1, 0, 1, "", \
          "weight of an answer's tokens beyond the length of the other answer; 1: the same weight as the other tokens") \
     BOOL(dpo, use_wpo, false, \

@@ -31,7 +31,8 @@ typedef struct dt_batch_labels {
         uint8_t *good; /* [n_samples] unpaired: 1: the answer is good */
         uint8_t *flag; /* either */
     };
-    uint8_t *safety; /* [n_seq]: dt_safety */
+    uint8_t *safety;   /* [n_seq]: dt_safety */
+    int32_t *n_prompt; /* [n_samples] targets of the first text that belong to its prompt (prompt_targets); else 0 */
 } dt_batch_labels;
 /** The labels of a batch of a kind with answers. Local. */
 const dt_batch_labels *dt_labels_of(const dt_batch *b);

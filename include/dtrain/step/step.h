@@ -104,7 +104,7 @@ typedef struct dt_task_ops {
     bool images;        /* samples of [data] may have images */
     bool whole_rows;    /* with data.packing = wrapped or auto every sequence has data.seq_len tokens */
     /* NULL-terminated: training metrics that the progress line and dtrain-info show in addition to the loss */
-    const char *watch[3];
+    const char *watch[4];
     const char *num_tokens; /* name of the metric that counts tokens since the start, as TRL's num_tokens; or NULL */
     size_t self_nbytes;     /* bytes of dt_task.self, which the run allocates, zeroed, and frees; 0: the task does */
 
@@ -319,9 +319,9 @@ dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, con
 /** The parts of [data] that a task reads. */
 typedef struct dt_task_data {
     bool training, validation;
-    dt_dataset_kind kind;               /* dt_loader_options */
-    bool truncate, no_ties, mismatched; /* likewise */
-    int64_t seq_len;                    /* 0: data.seq_len */
+    dt_dataset_kind kind;                               /* dt_loader_options */
+    bool truncate, no_ties, prompt_targets, mismatched; /* likewise */
+    int64_t seq_len;                                    /* 0: data.seq_len */
 } dt_task_data;
 /** Open [data] train and validation, if given, as t->train and t->valid, a part of the task. Increases limits of
  *  t->model_opt for their micro-batches, and declares the sum "images" if they have images. Errors are added to

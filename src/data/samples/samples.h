@@ -18,9 +18,10 @@
 typedef struct dt_samples_options {
     int64_t seq_len; /* T */
     bool document_mask;
-    bool split;    /* packed: split documents longer than T instead of dropping what exceeds T */
-    bool truncate; /* answers: cut texts longer than T instead of dropping their samples */
-    bool no_ties;  /* preference: drop pairs in which neither text is better */
+    bool split;          /* packed: split documents longer than T instead of dropping what exceeds T */
+    bool truncate;       /* answers: cut texts longer than T instead of dropping their samples */
+    bool no_ties;        /* preference: drop pairs in which neither text is better */
+    bool prompt_targets; /* answers: the prompt of a first text is also a target */
 } dt_samples_options;
 
 typedef struct dt_sample_counts {

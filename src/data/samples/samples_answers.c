@@ -26,6 +26,12 @@ typedef struct scan {
     int64_t n_alloc;
 } scan;
 
+/* With prompt_targets, all tokens of a first text are targets but token 0. */
+static bool prompt_is_target(const dt_samples *set, dt_side side)
+{
+    return set->opt.prompt_targets && side == DT_SIDE_FIRST;
+}
+
 /* Add one side of a sample: its tokens after the cut, and the targets among them (token 0 is never one). */
 static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool tie)
 {
@@ -40,7 +46,8 @@ static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool
     else if (kept <= first)
         len->n_target = NO_ANSWER;
     else
-        *len = (dt_record_len){len->n_tok + (uint32_t)kept, len->n_target + (uint32_t)(kept - first)};
+        *len = (dt_record_len){len->n_tok + (uint32_t)kept,
+                               len->n_target + (uint32_t)(kept - (prompt_is_target(s->set, s->side) ? 1 : first))};
     if (s->side == DT_SIDE_FIRST && len->n_target >= STAYS) s->p->n_chosen[i] = len->n_target - STAYS;
 }
 
@@ -131,6 +138,7 @@ static size_t lay_out_labels(void *self, int32_t max_seq, void *block)
     l->margin = dt_carve(block, &used, max_seq, sizeof *l->margin);
     l->flag = dt_carve(block, &used, max_seq, sizeof *l->flag);
     l->safety = dt_carve(block, &used, max_seq, sizeof *l->safety);
+    l->n_prompt = dt_carve(block, &used, max_seq, sizeof *l->n_prompt);
     return used;
 }
 
@@ -138,12 +146,14 @@ static const dt_extension_form labels = {"labels of answers", sizeof(dt_batch_la
 
 const dt_batch_labels *dt_labels_of(const dt_batch *b) { return dt_batch_extension(b, &labels); }
 
-static void label(dt_batch *b, const dt_pair *pair, int64_t n_sequences)
+static void label(const dt_samples *set, dt_batch *b, const dt_pair *pair)
 {
     const dt_batch_labels *l = dt_labels_of(b);
+    const int32_t n_prompt = (int32_t)pair->prompt_length[0];
+    l->n_prompt[b->n_samples] = prompt_is_target(set, DT_SIDE_FIRST) && n_prompt > 1 ? n_prompt - 1 : 0;
     l->margin[b->n_samples] = pair->margin;
     l->flag[b->n_samples] = pair->flag;
-    for (int side = 0; side < n_sequences; side++) l->safety[b->n_seq + side] = (uint8_t)pair->safety[side];
+    for (int side = 0; side < set->max_seq; side++) l->safety[b->n_seq + side] = (uint8_t)pair->safety[side];
 }
 
 static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, const dt_pair *pair, dt_batch *b,
@@ -154,7 +164,8 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
     n = n < set->opt.seq_len ? n : set->opt.seq_len;
     int32_t *ids = b->token + b->n_tok;
     DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
-    for (int64_t t = 0; t < n; t++) scratch->mask[t] = t >= (int64_t)pair->prompt_length[side];
+    for (int64_t t = 0; t < n; t++)
+        scratch->mask[t] = prompt_is_target(set, side) || t >= (int64_t)pair->prompt_length[side];
     const int32_t from = b->n_tok;
     dt_fill_document(b, ids, scratch->mask, n, 1);
     return (side == DT_SIDE_FIRST ? dt_fill_images : dt_fill_same_images)(set, number, from, b);
@@ -167,7 +178,7 @@ static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     const int32_t before = b->n_tok;
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
-    label(b, &pair, set->max_seq);
+    label(set, b, &pair);
     for (int side = 0; side < set->max_seq; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
     DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
              set->dataset->path);

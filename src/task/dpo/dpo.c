@@ -46,10 +46,14 @@ static const char *judge_path(const dt_config *cfg, int goal)
 static dt_err check_settings(const dt_config *cfg, const dpo *d)
 {
     const dt_dpo_loss *l = &d->loss_of;
-    const bool own_mean = dt_dpo_weight(l, DT_DPO_IPO) > 0 || dt_dpo_weight(l, DT_DPO_SIGMOID_NORM) > 0;
-    DT_CONFIG_CHECK(
-        !cfg->dpo_average || !own_mean, cfg, "dpo", "average",
-        "expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths of answers");
+    const char *own_mean = dt_dpo_averages(l);
+    DT_CONFIG_CHECK(!cfg->dpo_average || !own_mean, cfg, "dpo", "average",
+                    "expected false, because loss_type = %s already divides by the lengths of answers", own_mean);
+    DT_CONFIG_CHECK(dt_dpo_weight(l, DT_DPO_SIMPO) > 0 || !dt_config_differs(cfg, "dpo", "simpo_gamma"), cfg, "dpo",
+                    "simpo_gamma", "expected the default for this loss_type: only simpo has a margin");
+    DT_CONFIG_CHECK(!l->sft_on_prompt || d->kl_coef == 0, cfg, "dpo", "kl_coef",
+                    "expected 0, because the divergence is averaged over answers, but the term sft over whole texts "
+                    "(sft_on_prompt)");
     DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
                     "precompute_reference",
                     "expected false with sync_reference_steps, because such a reference changes during training");
@@ -67,6 +71,24 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
                     "batch skips pairs, but loss_type = aot and aot_unpaired compare answers of different pairs; "
                     "choose another dynamic_beta");
     return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
+}
+
+/* Keys of the reference, for losses that have none. */
+static dt_err check_alone(const dt_config *cfg, const dpo *d)
+{
+    static const char *const keys[] = {"reference_path",         "precompute_reference", "sync_reference_steps",
+                                       "sync_reference_mixup",   "kl_estimator",         "f_divergence",
+                                       "f_alpha_divergence_coef"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        DT_CONFIG_CHECK(!dt_config_differs(cfg, "dpo", keys[i]), cfg, "dpo", keys[i],
+                        "expected the default, because loss_type = %s has no reference", cfg->dpo_loss_type);
+    DT_CONFIG_CHECK(d->kl_coef == 0, cfg, "dpo", "kl_coef", "expected 0, because loss_type = %s has no reference",
+                    cfg->dpo_loss_type);
+    DT_CONFIG_CHECK(
+        d->beta_rule != DPO_BETA_OF_BATCH, cfg, "dpo", "dynamic_beta",
+        "expected margin or factor, because batch compares ratios to a reference and loss_type = %s has none",
+        cfg->dpo_loss_type);
+    return DT_OK;
 }
 
 static double usual_beta_w(dpo_beta_rule rule)
@@ -94,13 +116,17 @@ static dt_err read_settings(const dt_task *t, dpo *d)
     const bool harmless = d->has_judge[DPO_HARMLESS];
     d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : usual_beta_w(d->beta_rule);
     d->batch_beta.w = d->beta_w;
-    d->kl_coef = *cfg->dpo_kl_coef ? strtod(cfg->dpo_kl_coef, NULL) : harmless ? 0.1 : 0;
     d->multiplier = (dt_multiplier){.lr = cfg->dpo_lambda_lr,
                                     .min = cfg->dpo_lambda_min,
                                     .max = cfg->dpo_lambda_max,
                                     .limit = cfg->dpo_cost_limit,
                                     .log_value = log(cfg->dpo_lambda_init)};
     DT_TRY(dt_dpo_loss_make(&d->loss_of, cfg));
+    d->kl_coef = *cfg->dpo_kl_coef                                 ? strtod(cfg->dpo_kl_coef, NULL)
+                 : harmless && dt_dpo_needs_reference(&d->loss_of) ? 0.1
+                                                                   : 0;
+    d->alone = !dt_dpo_needs_reference(&d->loss_of);
+    if (d->alone) DT_TRY(check_alone(cfg, d));
     d->full_kl = d->kl_coef > 0 && strcmp(cfg->dpo_kl_estimator, "full") == 0;
     return check_settings(cfg, d);
 }
@@ -126,8 +152,18 @@ static void open_models(dt_task *t, dpo *d)
         const dt_err err = dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal));
         dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, "dpo", keys[goal], err));
     }
+    if (d->alone) return;
     const dt_err err = open_reference(t, d, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
+}
+
+/* Image placeholders are no targets. */
+static dt_err check_prompts(const dt_task *t, const dpo *d)
+{
+    const bool has_images = t->train && dt_loader_info(t->train)->images.size > 0;
+    DT_CONFIG_CHECK(!has_images || !d->loss_of.sft_on_prompt, t->cfg, "dpo", "sft_on_prompt",
+                    "expected false, because the prompts of data.train have images");
+    return DT_OK;
 }
 
 static void warn_of_ties(const dt_task *t)
@@ -163,10 +199,16 @@ static void dpo_open(dt_task *t)
 {
     static const dt_task_part_ops arrays = {.lay_out = lay_out};
     dpo *d = t->self;
-    answers_open(t, &(dt_task_data){.kind = DT_DATASET_PREFERENCE, .truncate = true, .no_ties = true}, DT_N_SIDES);
+    dt_mistakes_add(t->mistakes, read_settings(t, d));
+    answers_open(t,
+                 &(dt_task_data){.kind = DT_DATASET_PREFERENCE,
+                                 .truncate = true,
+                                 .no_ties = true,
+                                 .prompt_targets = d->loss_of.sft_on_prompt},
+                 DT_N_SIDES);
+    dt_mistakes_add(t->mistakes, check_prompts(t, d));
     warn_of_ties(t);
     dt_task_hold(t, &arrays, d);
-    dt_mistakes_add(t->mistakes, read_settings(t, d));
     t->model_opt->head |=
         DT_HEAD_MEAN_LOGIT | (t->cfg->dpo_use_wpo ? DT_HEAD_SUM_SQUARES : 0) | (d->full_kl ? DT_HEAD_DIVERGENCE : 0);
     dpo_declare(t, d);
@@ -183,6 +225,7 @@ static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_refere
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
 {
     dpo *d = t->self;
+    if (d->alone) return DT_OK;
     return precomputes(t) ? dt_precomputed_read(&d->precomputed, d->part, b) : dt_reference_score(&d->reference, t, b);
 }
 

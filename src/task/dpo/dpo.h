@@ -20,7 +20,7 @@ typedef struct dpo_sums {
     int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
     int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], logit[DT_N_SIDES], n_rejected, kl;
     int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
-    int cost, cost_ema, lambda;
+    int cost, cost_ema, lambda, nll, n_text, log_odds, log_odds_ratio;
     int gap_mean, gap_std, share_kept;
 } dpo_sums;
 
@@ -28,6 +28,7 @@ typedef struct dpo {
     dt_dpo_loss loss_of;
     dpo_beta_rule beta_rule;
     double beta_w, kl_coef;
+    bool alone;   /* no loss needs a reference: there is none */
     bool full_kl; /* the divergence is over the whole vocabulary, from the head; else k3 of the answer's tokens */
     bool has_judge[DPO_GOALS];
     dt_reference reference;
@@ -50,8 +51,8 @@ typedef struct dpo {
 typedef struct dpo_answers {
     dt_dpo_pair pair;
     int64_t shorter;             /* tokens of the shorter answer */
-    double logp[DT_N_SIDES];     /* weighted as in the ratio (ld_alpha, average) */
     double sum_logp[DT_N_SIDES]; /* over all tokens */
+    double nll;                  /* of the chosen text: of its answer, or with sft_on_prompt also of its prompt */
     double kl;                   /* over the chosen answer; with full_kl only in dpo_collect */
     double weight;               /* of WPO; else 1 */
     double part;                 /* factor of the losses of ratios (DPO_BETA_OF_BATCH); else 1 */
@@ -77,9 +78,15 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 /** For losses that compare pairs (aot) and for a beta of the batch: run a forward over all n_pairs of a step, or of
  *  DT_EVALUATION. Then find the partners or the step's beta. Collective; a local error ends the job. */
 dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs);
+/** The targets of sequence s that are its answer: first .. end-1. With sft_on_prompt the targets of a chosen text begin
+ *  with its prompt. Local. */
+typedef struct dpo_targets {
+    int32_t first, end;
+} dpo_targets;
+dpo_targets dpo_targets_of(const dt_batch *b, int64_t s);
 /** Compute the reference's log-probabilities of a batch of d->part. Collective; a local error ends the job. */
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
-/** The reference's log-probabilities of the last batch: [n_tok], borrowed. */
+/** The reference's log-probabilities of the last batch: [n_tok], borrowed; NULL: no reference. */
 const float *dpo_reference_logp(const dpo *d);
 /** Number of the first pair of this rank's micro-batch, among the pairs of the step or of the validation. */
 int64_t dpo_first_pair(const dt_task *t, int64_t micro);

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-static int64_t count_targets(const dt_batch *b, int64_t sequence)
+dpo_targets dpo_targets_of(const dt_batch *b, int64_t s)
 {
-    return b->seq_target[sequence + 1] - b->seq_target[sequence];
+    const int32_t n_prompt = s % DT_N_SIDES == 0 ? dt_labels_of(b)->n_prompt[s / DT_N_SIDES] : 0;
+    return (dpo_targets){b->seq_target[s] + n_prompt, b->seq_target[s + 1]};
 }
 
 /* Weight of the n-th token of an answer: ld_alpha beyond the length of the other answer, else 1; with dpo.average
@@ -26,14 +27,15 @@ static double kl_of(const dpo *d, const dt_predictions *p, int32_t i, double off
 static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, const dt_predictions *p, dpo_answers *a)
 {
     const dpo *d = t->self;
-    const int64_t sequence = DT_N_SIDES * k + side;
+    const float *const of_reference = dpo_reference_logp(d);
+    const dpo_targets answer = dpo_targets_of(b, DT_N_SIDES * k + side);
     int64_t n = 0;
     double aligned = 0;
-    for (int32_t i = b->seq_target[sequence]; i < b->seq_target[sequence + 1]; i++) {
+    for (int32_t i = answer.first; i < answer.end; i++) {
         const double share = share_of(t->cfg, a, side, n++), logp = (double)p->logp[i],
-                     reference = (double)dpo_reference_logp(d)[i];
+                     reference = of_reference ? (double)of_reference[i] : 0;
         a->pair.ratio[side] += share * (logp - reference);
-        a->logp[side] += share * logp;
+        a->pair.logp[side] += share * logp;
         a->sum_logp[side] += logp;
         if (side == 0 && d->kl_coef > 0) a->kl += kl_of(d, p, i, reference - logp);
         if (p->log_sum_squares) aligned += logp - (double)p->log_sum_squares[i];
@@ -75,10 +77,15 @@ dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt
 {
     const dpo *d = t->self;
     dpo_answers a = {.weight = 1, .part = 1};
-    for (int side = 0; side < DT_N_SIDES; side++) a.pair.n_tok[side] = count_targets(b, DT_N_SIDES * k + side);
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        const dpo_targets answer = dpo_targets_of(b, DT_N_SIDES * k + side);
+        a.pair.n_tok[side] = answer.end - answer.first;
+    }
     a.shorter = dt_min_i64(a.pair.n_tok[0], a.pair.n_tok[1]);
     for (int side = 0; side < DT_N_SIDES; side++) add_up(t, b, k, side, p, &a);
-    a.pair.difference = a.logp[0] - a.logp[1];
+    a.nll = -a.sum_logp[0];
+    for (int32_t i = b->seq_target[DT_N_SIDES * k]; i < dpo_targets_of(b, DT_N_SIDES * k).first; i++)
+        a.nll -= (double)p->logp[i];
     if (d->aot.number) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
     if (d->batch_beta.gap && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[d->first_pair + k];
     judge(t, b, k, &a);
@@ -103,19 +110,20 @@ double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS]
 
 double dpo_token_loss(const dpo *d, const dpo_answers *a)
 {
-    return d->kl_coef * a->kl - a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * a->sum_logp[0];
+    return d->kl_coef * a->kl + a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * a->nll;
 }
 
 static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side, const dpo_answers *a,
                        const dt_predictions *p, double slope, const dt_weights *w)
 {
     const dpo *d = t->self;
-    const int64_t sequence = DT_N_SIDES * k + side;
+    const dpo_targets answer = dpo_targets_of(b, DT_N_SIDES * k + side);
     /* weights of the terms that are means over the tokens of chosen answers */
     const double sft = side == 0 ? a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
                  kl = side == 0 ? d->kl_coef * d->inv_chosen : 0;
     int64_t n = 0;
-    for (int32_t i = b->seq_target[sequence]; i < b->seq_target[sequence + 1]; i++) {
+    for (int32_t i = b->seq_target[DT_N_SIDES * k + side]; i < answer.first; i++) w->u[i] = (float)sft;
+    for (int32_t i = answer.first; i < answer.end; i++) {
         double u = -slope * share_of(t->cfg, a, side, n++) + sft;
         if (kl > 0 && !d->full_kl) u -= kl * dt_k3_slope((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
         w->u[i] = (float)u;

@@ -13,8 +13,8 @@ int64_t dpo_max_pairs(const dt_task *t)
 static void note_answers(const dpo_answers *a, double *x)
 {
     for (int side = 0; side < DT_N_SIDES; side++) {
-        x[DT_AOT_POLICY + side] = a->logp[side];
-        x[DT_AOT_REFERENCE + side] = a->logp[side] - a->pair.ratio[side];
+        x[DT_AOT_POLICY + side] = a->pair.logp[side];
+        x[DT_AOT_REFERENCE + side] = a->pair.logp[side] - a->pair.ratio[side];
     }
 }
 

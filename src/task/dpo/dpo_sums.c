@@ -1,6 +1,7 @@
 /* dpo_sums.c - metrics of task dpo (algorithms.md 3.3). The even sequences of a batch are chosen answers, the odd ones
  * rejected answers. Rewards and margins use the beta of the helpful goal. */
 #include "dpo.h"
+#include "../pair_loss.h"
 #include "../pairs.h"
 #include <float.h>
 #include <math.h>
@@ -46,6 +47,17 @@ static void declare_gaps(dpo_sums *d, dt_sums *s)
     d->share_kept = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/frac_kept", DT_SUM_REAL, NULL);
 }
 
+/* TRL's metrics of losses without a reference. */
+static void declare_alone(dpo *d, dt_sums *s)
+{
+    d->sums.n_text = dt_sums_declare(s, "dpo/tokens_of_text", DT_SUM_UNITS, 1);
+    if (dt_dpo_weight(&d->loss_of, DT_DPO_SFT) > 0)
+        d->sums.nll = pairs_metric(s, "dpo/nll_loss", DT_SUM_LOSS, 1, "dpo/tokens_of_text");
+    if (!dt_dpo_weight(&d->loss_of, DT_DPO_ORPO)) return;
+    d->sums.log_odds_ratio = pairs_metric(s, "dpo/log_odds_ratio", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->sums.log_odds = pairs_metric(s, "dpo/log_odds_chosen", DT_SUM_LOSS, 1, "dpo/pairs");
+}
+
 /* With only a harmless judge, the helpful goal uses the margins of the data. */
 static bool is_judged(const dpo *d) { return d->has_judge[DPO_HELPFUL] || d->has_judge[DPO_HARMLESS]; }
 
@@ -54,6 +66,7 @@ void dpo_declare(const dt_task *t, dpo *d)
     declare_common(&d->sums, t->sums);
     if (d->kl_coef > 0) d->sums.kl = pairs_metric(t->sums, "dpo/kl", DT_SUM_LOSS, 1, "dpo/tokens_of_chosen");
     if (d->beta_rule == DPO_BETA_OF_BATCH) declare_gaps(&d->sums, t->sums);
+    if (d->alone) declare_alone(d, t->sums);
     if (is_judged(d))
         d->sums.delta[DPO_HELPFUL] = pairs_metric(t->sums, "dpo/delta_helpful", DT_SUM_LOSS, 1, "dpo/pairs");
     if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
@@ -62,20 +75,21 @@ void dpo_declare(const dt_task *t, dpo *d)
 static void collect_tokens(dt_task *t, const dt_batch *b, const dt_predictions *p)
 {
     const dpo_sums *d = &((const dpo *)t->self)->sums;
-    int64_t n_hit = 0, n_chosen = 0;
+    int64_t n_hit = 0, n_chosen = 0, n_rejected = 0;
     double entropy = 0, logit[DT_N_SIDES] = {0};
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) {
+        for (int32_t i = dpo_targets_of(b, s).first; i < b->seq_target[s + 1]; i++) {
             entropy += (double)p->entropy[i];
             logit[s % DT_N_SIDES] += (double)p->mean_logit[i];
             n_chosen += s % DT_N_SIDES == 0;
+            n_rejected += s % DT_N_SIDES != 0;
             n_hit += s % DT_N_SIDES == 0 && p->hit[i];
         }
     dt_sums_count(t->sums, d->hit, n_hit);
     dt_sums_count(t->sums, d->n_chosen, n_chosen);
-    dt_sums_count(t->sums, d->n_rejected, b->n_target - n_chosen);
+    dt_sums_count(t->sums, d->n_rejected, n_rejected);
     dt_sums_add(t->sums, d->entropy, entropy);
-    dt_sums_count(t->sums, d->n_target, b->n_target);
+    dt_sums_count(t->sums, d->n_target, n_chosen + n_rejected);
     for (int side = 0; side < DT_N_SIDES; side++) dt_sums_add(t->sums, d->logit[side], logit[side]);
 }
 
@@ -95,22 +109,35 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
  * difference of ratios within a few fp32 units of its operands is not a preference. */
 static double rounding_of(const dpo *d, const dpo_answers *a)
 {
-    return d->precomputed.logp ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;
+    return d->precomputed.logp ? 8 * (double)FLT_EPSILON * (fabs(a->pair.logp[0]) + fabs(a->pair.logp[1])) : 0;
 }
 
 static void collect_pair(dt_task *t, const dpo_answers *a)
 {
     const dpo *d = t->self;
     const dpo_sums *s = &d->sums;
-    const double *ratio = a->pair.ratio, beta = a->beta[DPO_HELPFUL];
-    dt_sums_count(t->sums, s->correct, ratio[0] - ratio[1] > rounding_of(d, a));
-    dt_sums_add(t->sums, s->margin, beta * (ratio[0] - ratio[1]));
+    const double beta = a->beta[DPO_HELPFUL], value[DT_N_SIDES] = {dt_dpo_value_of(&d->loss_of, &a->pair, 0),
+                                                                   dt_dpo_value_of(&d->loss_of, &a->pair, 1)};
+    const bool of_means = d->alone && dt_dpo_averages(&d->loss_of);
+    dt_sums_count(t->sums, s->correct, value[0] - value[1] > rounding_of(d, a));
+    dt_sums_add(t->sums, s->margin, beta * (value[0] - value[1]));
     dt_sums_add(t->sums, s->beta[DPO_HELPFUL], beta);
     if (d->kl_coef > 0) dt_sums_add(t->sums, s->kl, a->kl);
     for (int side = 0; side < DT_N_SIDES; side++) {
-        dt_sums_add(t->sums, s->reward[side], beta * ratio[side]);
-        dt_sums_add(t->sums, s->logp[side], a->logp[side]);
+        dt_sums_add(t->sums, s->reward[side], beta * value[side]);
+        dt_sums_add(t->sums, s->logp[side], a->pair.logp[side] / (of_means ? (double)a->pair.n_tok[side] : 1));
     }
+}
+
+static void collect_alone(dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a)
+{
+    const dpo *d = t->self;
+    if (!d->alone) return;
+    dt_sums_count(t->sums, d->sums.n_text, b->seq_target[DT_N_SIDES * k + 1] - b->seq_target[DT_N_SIDES * k]);
+    if (dt_dpo_weight(&d->loss_of, DT_DPO_SFT) > 0) dt_sums_add(t->sums, d->sums.nll, a->nll);
+    if (!dt_dpo_weight(&d->loss_of, DT_DPO_ORPO)) return;
+    dt_sums_add(t->sums, d->sums.log_odds_ratio, dt_log_sigmoid(dt_dpo_log_odds(&a->pair)));
+    dt_sums_add(t->sums, d->sums.log_odds, dt_dpo_log_odds(&a->pair));
 }
 
 void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
@@ -124,6 +151,7 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         const dpo_answers a = dpo_pair_of(t, b, k, p);
         loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);
         collect_pair(t, &a);
+        collect_alone(t, b, k, &a);
         collect_judged(t, &a, by_goal);
     }
     dt_sums_add(t->sums, d->sums.loss, loss);
