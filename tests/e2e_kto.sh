@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_kto.sh - answers with labels. Both losses match TRL's KTOTrainer, on any number of ranks and at any stage; the estimate of kl depends on neither.
+# e2e_kto.sh - answers with labels. The losses match TRL's KTOTrainer and BCOTrainer, on any number of ranks and at any stage; the estimates of kl
+# and delta depend on neither.
 # Also: learning; resuming; validation; a reference that follows the policy; records; errors.
 # QUICK:
 # DEVICES: cpu queue
@@ -9,7 +10,7 @@ data -o "$tmp/pairs.h5" tests/data/kto/pairs.jsonl
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/kto/more.jsonl
 make_task kto run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
 # Layouts: also where ranks have no sample in the last step of an epoch.
-against_trl kto 16 1 "1 2 3 1" "3 4 0 1" "5 2 2 1" "5 4 3 1" "6 4 1 1" "4 2 2 2"
+against_trl kto 16 1 "1 2 3 1" "3 4 0 1" "5 2 2 1" "5 4 3 1" "6 4 1 1" "4 2 2 2" "8 2 2 1" "9 3 0 2" "10 4 3 1"
 # Bit for bit in reproducible mode: steps of 12 of 27 answers, so that every third one has 3, which some ranks and micro-steps have none of.
 keys=(kto.beta=1 data.validation_steps=2 data.validation="$tmp/more.h5")
 for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu zero.offload_param=cpu" "2 1 data.prefetch=0"; do
@@ -18,6 +19,22 @@ for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu zero.offload_param=cpu
     expect "the same bits on $1 ranks at stage $2${3:+, ${*:3}}" same_model "$(newest bits10)" "$(newest "bits$1$2")"
     is "the same estimates" "$(number bits10 kto/kl; number bits10 kto/validation_kl)" "$(number "bits$1$2" kto/kl; number "bits$1$2" kto/validation_kl)"
 done
+for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu"; do
+    set -- $layout
+    bits "$1" "bco$1" kto.loss_type=bco kto.beta=1 data.validation_steps=2 data.validation="$tmp/more.h5" zero.stage="$2" "${@:3}"
+    expect "bco: the same bits on $1 ranks at stage $2" same_model "$(newest bco1)" "$(newest "bco$1")"
+    is "the same delta" "$(number bco1 kto/delta; number bco1 kto/validation_delta)" "$(number "bco$1" kto/delta; number "bco$1" kto/validation_delta)"
+done
+bits 2 bco-halves kto.loss_type=bco kto.beta=1 run.max_steps=2
+bits 3 bco-halves kto.loss_type=bco kto.beta=1 zero.stage=2 checkpoint.resume=auto
+expect "bco: resumed on other ranks, the same bits and the same delta" sh -c 'h5diff "$1" "$2" /model /model && h5diff "$1" "$2" /task /task' sh "$(newest bco1)" "$(newest bco-halves)"
+train 2 bco-learns kto.loss_type=bco run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 log.report_to="stdout, jsonl"
+expect_text "a step shows margins and delta" 'step 30/30 .*  loss [-0-9.]+  margins [-0-9.e+]+  delta [-0-9.e+]+  grad '
+expect "bco: good answers gain" above bco-learns kto/rewards/margins 0.5
+expect "planned is allocated" as_planned
+DTRAIN_FAULT=head.overflow:1:2:error train 2 bco-skips kto.loss_type=bco batch.micro_batch_size=2 run.max_steps=3
+expect "a step whose update is left out is not part of delta" sh -c "h5dump -d /task/ratio_count '$(newest bco-skips)' | grep -q '(0): 8\$'"
+fails_alone 1 task.kto 2 train 2 bco-alone kto.loss_type=bco batch.micro_batch_size=1
 is "all answers have counted" "$(number bits33 samples | tail -1)" 39
 bits 2 halves "${keys[@]}" run.max_steps=2
 bits 3 halves "${keys[@]}" zero.stage=2 checkpoint.resume=auto

@@ -1,11 +1,12 @@
 /* kto.c - task kto: aligns a model with single answers, each labelled good or bad, against a frozen reference
  * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. Training
  * raises the ratios of good answers above the model's average ratio, and lowers those of bad answers below it. The
- * average is estimated over prompts with the answers of other samples of the step. This takes one forward of both
- * models before the first gradient.
+ * average of kto is estimated over prompts with the answers of other samples of the step, that of bco over all answers
+ * so far. Both take one forward of both models before the first gradient.
  *
  * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; values match TRL's KTOTrainer.
- *          D'Oosterlinck et al., "APO", arXiv:2408.06266, equation 7, unpaired. */
+ *          D'Oosterlinck et al., "APO", arXiv:2408.06266, equation 7, unpaired.
+ *          Jung et al., "BCO", arXiv:2404.04656, without underlying distribution matching; TRL 1.0's BCOTrainer. */
 #include "dtrain/step/step.h"
 #include "pair_loss.h"
 #include "pairs.h"
@@ -16,19 +17,42 @@
 
 enum { BAD, GOOD, N_LABELS };
 
+/* The average ratio that answers are compared with, by loss_type: of mismatched samples; 0; of all answers so far. */
+typedef enum kto_average { OF_MISMATCHED, OF_NOTHING, OF_ALL } kto_average;
+
+/* Mean of the ratios of the steps so far, as TRL's RunningMoments. */
+typedef struct kto_running {
+    double mean;
+    int64_t n;
+} kto_running;
+
 typedef struct kto {
     double beta, weight[N_LABELS];
-    bool estimates; /* loss_type kto: the average is estimated; apo_zero_unpaired: it is 0 */
+    kto_average average;
     dt_reference reference;
-    double *ratio; /* [n_alloc] ratios of the mismatched samples of a step, or of the validation */
-    int64_t n_alloc;
-    double kl;     /* mean of these, at least 0 */
-    dt_micro step; /* of the current step, all but the batch */
+    /* [n_alloc] ratios of a step's samples, mismatched or with their own answers, or of the validation */
+    double *ratio;
+    /* OF_ALL: [n_alloc] the reference's part of the ratios of this rank's samples of a step */
+    double *of_reference;
+    int64_t n_alloc, first; /* first: number of the batch's first sample in the step; -1: a validation */
+    kto_running all, next;  /* OF_ALL: in checkpoints; after the current step */
+    double kl;              /* the average; OF_MISMATCHED: at least 0 */
+    dt_micro step;          /* of the current step, all but the batch */
     int loss, n_answers, n[N_LABELS], reward[N_LABELS], logp[N_LABELS], logit[N_LABELS], n_tok_of[N_LABELS];
     int entropy, n_target, kl_of_step, kl_of_validation, n_tok, n_samples;
 } kto;
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void declare_average(kto *k, dt_sums *s)
+{
+    const bool all = k->average == OF_ALL;
+    const char *validation = all ? "kto/validation_delta" : "kto/validation_kl";
+    k->kl_of_step = dt_sums_metric(s, DT_SHOW_TRAIN, all ? "kto/delta" : "kto/kl", DT_SUM_REAL, NULL);
+    /* equal on all ranks and in all micro-steps */
+    k->kl_of_validation = dt_sums_declare(s, validation, DT_SUM_MAX, 1);
+    dt_sums_show(s, DT_SHOW_VALIDATION, validation, validation, NULL, NULL);
+}
 
 static void declare(kto *k, dt_sums *s)
 {
@@ -55,10 +79,7 @@ static void declare(kto *k, dt_sums *s)
     dt_sums_show_difference(s, DT_SHOW_VALIDATION, "kto/validation_rewards/margins", "kto/validation_rewards/chosen",
                             "kto/validation_rewards/rejected");
     k->entropy = pairs_metric(s, "kto/entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT, "kto/targets");
-    k->kl_of_step = dt_sums_metric(s, DT_SHOW_TRAIN, "kto/kl", DT_SUM_REAL, NULL);
-    /* equal on all ranks and in all micro-steps */
-    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_MAX, 1);
-    dt_sums_show(s, DT_SHOW_VALIDATION, "kto/validation_kl", "kto/validation_kl", NULL, NULL);
+    declare_average(k, s);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
 }
 
@@ -93,7 +114,7 @@ static void warn_of_labels(const dt_task *t, const kto *k, const dt_data_info *i
         DT_WARN("[data] train = %s: found %" PRId64 " good and %" PRId64 " bad answers: kto learns from the difference "
                 "between them; add records with label %s",
                 t->cfg->data_train, n_good, n_bad, n_good ? "false" : "true");
-    else if (good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
+    else if (k->average != OF_ALL && good > 0 && bad > 0 && (ratio < low / 2 || ratio > 2 * high))
         DT_WARN("[data] train = %s: found %" PRId64 " good and %" PRId64
                 " bad answers: weights included, the good ones count %.3g times as much as the bad ones; usual is 1 to "
                 "4/3, with kto.%s = %.3g to %.3g",
@@ -109,7 +130,7 @@ static dt_err warn_of_data(const dt_task *t, const kto *k)
     dt_step_counts last;
     if (!info) return DT_OK;
     warn_of_labels(t, k, info);
-    if (!k->estimates || t->batching.train_batch_size == 1) return DT_OK;
+    if (k->average != OF_MISMATCHED || t->batching.train_batch_size == 1) return DT_OK;
     DT_TRY(dt_loader_step_counts(t->train, info->steps_per_epoch - 1, &last));
     if (last.n_samples == 1)
         DT_WARN("[batch] train_batch_size = %" PRId64 ": the last step of an epoch has 1 of the %" PRId64
@@ -139,7 +160,8 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     size_t used = 0;
     const int64_t in_validation = t->valid ? dt_loader_info(t->valid)->n_samples : 0;
     k->n_alloc = dt_max_i64(t->batching.train_batch_size, in_validation);
-    if (k->estimates) k->ratio = dt_carve(block, &used, k->n_alloc, sizeof *k->ratio);
+    if (k->average != OF_NOTHING) k->ratio = dt_carve(block, &used, k->n_alloc, sizeof *k->ratio);
+    if (k->average == OF_ALL) k->of_reference = dt_carve(block, &used, k->n_alloc, sizeof *k->of_reference);
     return used;
 }
 
@@ -151,15 +173,19 @@ static void kto_open(dt_task *t)
     k->beta = cfg->kto_beta;
     k->weight[GOOD] = cfg->kto_desirable_weight;
     k->weight[BAD] = cfg->kto_undesirable_weight;
-    k->estimates = strcmp(cfg->kto_loss_type, "kto") == 0;
-    answers_open(t, &(dt_task_data){.kind = DT_DATASET_UNPAIRED, .truncate = true, .mismatched = k->estimates}, 1);
+    k->average = strcmp(cfg->kto_loss_type, "kto") == 0   ? OF_MISMATCHED
+                 : strcmp(cfg->kto_loss_type, "bco") == 0 ? OF_ALL
+                                                          : OF_NOTHING;
+    answers_open(
+        t, &(dt_task_data){.kind = DT_DATASET_UNPAIRED, .truncate = true, .mismatched = k->average == OF_MISMATCHED},
+        1);
     dt_task_hold(t, &arrays, k);
     dt_mistakes_add(t->mistakes, check_keys(t, k));
     dt_mistakes_add(t->mistakes, warn_of_data(t, k));
     t->model_opt->head |= DT_HEAD_MEAN_LOGIT;
     declare(k, t->sums);
     open_reference(t, k);
-    t->saved_nbytes += DT_REFERENCE_NBYTES;
+    t->saved_nbytes += DT_REFERENCE_NBYTES + 2 * sizeof(int64_t);
 }
 
 /* ---- the average ratio ------------------------------------------------------------------------------------------- */
@@ -171,8 +197,8 @@ static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
     return sum;
 }
 
-/* Compute the ratios of one mismatched micro-batch. first: number of its first sample in the step. */
-static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
+/* Compute the ratios of one micro-batch. first: number of its first sample in the step. */
+static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
 {
     kto *k = t->self;
     float *logp = t->buffers.results.logp;
@@ -180,8 +206,11 @@ static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
     dt_phase_enter(t->phase, "score", "policy");
     DT_TRY(dt_model_forward(t->model, b, false, 0));
     DT_TRY(dt_model_logp(t->model, b, 1.0f, logp, NULL, NULL));
-    for (int64_t i = 0; i < b->n_samples; i++)
-        k->ratio[first + i] = sum_of(b, i, logp) - sum_of(b, i, k->reference.logp);
+    for (int64_t i = 0; i < b->n_samples; i++) {
+        const double of_reference = sum_of(b, i, k->reference.logp);
+        k->ratio[first + i] = sum_of(b, i, logp) - of_reference;
+        if (k->of_reference) k->of_reference[first + i] = of_reference;
+    }
     return DT_OK;
 }
 
@@ -192,6 +221,12 @@ static dt_err average(dt_task *t, int64_t n)
     DT_TRY(dt_fault("task.kto"));
     DT_TRY(answers_add_up(t, k->ratio, n));
     for (int64_t i = 0; i < n; i++) sum += k->ratio[i];
+    if (k->average == OF_ALL) {
+        k->next.n = k->all.n + n;
+        k->next.mean = k->all.mean + (sum - (double)n * k->all.mean) / (double)k->next.n;
+        k->kl = k->next.mean;
+        return DT_OK;
+    }
     k->kl = sum > 0 ? sum / (double)n : isnan(sum) ? sum : 0;
     return DT_OK;
 }
@@ -206,11 +241,13 @@ static dt_err estimate(dt_task *t, dt_loader *l, int64_t step, int64_t n)
 {
     kto *k = t->self;
     const dt_batch *b;
-    if (!k->estimates) return DT_OK;
+    if (k->average == OF_ALL) k->kl = k->all.mean;
+    if (k->average == OF_NOTHING || (k->average == OF_ALL && step == DT_EVALUATION)) return DT_OK;
     memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
     for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
-        DT_TRY(dt_loader_mismatched_batch(l, step, micro, &b));
-        DT_TRY(score_mismatched(t, b, first_of(t, micro)));
+        DT_TRY(k->average == OF_ALL ? dt_loader_batch(l, step, micro, &b)
+                                    : dt_loader_mismatched_batch(l, step, micro, &b));
+        DT_TRY(score(t, b, first_of(t, micro)));
     }
     return average(t, n);
 }
@@ -226,15 +263,25 @@ static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
         DT_TRY(estimate(t, t->train, step, counts.n_samples));
     }
     *m = k->step;
+    k->first = first_of(t, micro);
     DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
-    return dt_reference_score(&k->reference, t, m->batch);
+    return k->of_reference ? DT_OK : dt_reference_score(&k->reference, t, m->batch);
 }
 
-/* The loss weight (1 - sigmoid(z)) with z = beta (ratio - kl) for a good answer, -beta (ratio - kl) for a bad one.
- * *slope: its derivative by the ratio. */
+static double ratio_of(const kto *k, const dt_batch *b, int64_t i, double logp)
+{
+    return logp - (k->of_reference && k->first >= 0 ? k->of_reference[k->first + i] : sum_of(b, i, k->reference.logp));
+}
+
+/* The loss weight (1 - sigmoid(z)), bco -weight log sigmoid(z), with z = beta (ratio - kl) for a good answer, -beta
+ * (ratio - kl) for a bad one. *slope: its derivative by the ratio. */
 static double loss_of(const kto *k, double ratio, bool good, double *slope)
 {
     const double sign = good ? 1 : -1, z = sign * k->beta * (ratio - k->kl), weight = k->weight[good];
+    if (k->average == OF_ALL) {
+        *slope = -sign * weight * k->beta * dt_sigmoid(-z);
+        return -weight * dt_log_sigmoid(z);
+    }
     *slope = -sign * weight * k->beta * dt_sigmoid(z) * dt_sigmoid(-z);
     return weight * dt_sigmoid(-z);
 }
@@ -246,7 +293,7 @@ static dt_err kto_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     const dt_batch_labels *labels = dt_labels_of(b);
     for (int64_t i = 0; i < b->n_samples; i++) {
         double slope;
-        loss_of(k, sum_of(b, i, p->logp) - sum_of(b, i, k->reference.logp), labels->good[i], &slope);
+        loss_of(k, ratio_of(k, b, i, sum_of(b, i, p->logp)), labels->good[i], &slope);
         for (int32_t at = b->seq_target[i]; at < b->seq_target[i + 1]; at++) w->u[at] = (float)(-slope * m->inv_norm);
     }
     return DT_OK;
@@ -266,6 +313,9 @@ static void collect_tokens(dt_task *t, const dt_batch *b, int64_t sequence, bool
     dt_sums_count(t->sums, k->n_tok_of[good], end - first);
 }
 
+/* TRL's delta is a mean of rewards, its kl one of ratios. */
+static double shown_average(const kto *k) { return k->average == OF_ALL ? k->beta * k->kl : k->kl; }
+
 static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
     const kto *k = t->self;
@@ -275,14 +325,14 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_task_count_images(t, b);
     for (int64_t i = 0; i < b->n_samples; i++) {
         const bool good = labels->good[i];
-        const double logp = sum_of(b, i, p->logp), ratio = logp - sum_of(b, i, k->reference.logp);
+        const double logp = sum_of(b, i, p->logp), ratio = ratio_of(k, b, i, logp);
         dt_sums_add(t->sums, k->loss, loss_of(k, ratio, good, &slope));
         dt_sums_add(t->sums, k->reward[good], k->beta * ratio);
         dt_sums_add(t->sums, k->logp[good], logp);
         dt_sums_count(t->sums, k->n[good], 1);
         collect_tokens(t, b, i, good, p);
     }
-    if (m->validation) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
+    if (m->validation) dt_sums_add(t->sums, k->kl_of_validation, shown_average(k));
     dt_sums_count(t->sums, k->n_answers, b->n_samples);
     dt_sums_count(t->sums, k->n_target, b->n_target);
     dt_sums_count(t->sums, k->n_tok, b->n_tok);
@@ -294,6 +344,7 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
     kto *k = t->self;
     const dt_batch *b;
     dt_phase_enter(t->phase, "read", "validation");
+    k->first = -1;
     if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
     DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
     DT_TRY(dt_reference_score(&k->reference, t, b));
@@ -303,27 +354,38 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
 {
     kto *k = t->self;
-    dt_sums_add(t->sums, k->kl_of_step, k->kl);
+    dt_sums_add(t->sums, k->kl_of_step, shown_average(k));
+    if (applied) k->all = k->next;
     return dt_reference_after_step(&k->reference, t, step);
 }
 
 static dt_err kto_save(dt_task *t, dt_named_arrays *items)
 {
     const kto *k = t->self;
-    return dt_comm_agree(t->comm, dt_reference_save(&k->reference, items));
+    dt_err err = dt_reference_save(&k->reference, items);
+    if (err == DT_OK && k->average == OF_ALL) {
+        err = dt_named_arrays_add(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
+        if (err == DT_OK) err = dt_named_arrays_add(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
+    }
+    return dt_comm_agree(t->comm, err);
 }
 
 static dt_err kto_load(dt_task *t, const dt_named_arrays *items)
 {
-    const kto *k = t->self;
-    return dt_comm_agree(t->comm, dt_reference_load(&k->reference, items));
+    kto *k = t->self;
+    dt_err err = dt_reference_load(&k->reference, items);
+    if (err == DT_OK && k->average == OF_ALL && dt_named_arrays_find(items, "ratio_mean")) {
+        err = dt_named_arrays_get(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
+        if (err == DT_OK) err = dt_named_arrays_get(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
+    }
+    return dt_comm_agree(t->comm, err);
 }
 
 const dt_task_ops dt_task_kto = {.name = "kto",
                                  .trains = true,
                                  .no_dropout = true,
                                  .images = true,
-                                 .watch = {"kto/rewards/margins", "kto/kl"},
+                                 .watch = {"kto/rewards/margins", "kto/kl", "kto/delta"},
                                  .num_tokens = "kto/num_tokens",
                                  .self_nbytes = sizeof(kto),
                                  .check = check,

@@ -105,9 +105,10 @@
          "estimator of the KL divergence. full: from the probabilities of the whole vocabulary; k3: only from those " \
          "of the answer's tokens") \
     REAL(kto, beta, 0.1, 1e-6, 1e6, "", "strength of the penalty for deviating from the reference") \
-    ENUM(kto, loss_type, "kto", "kto|apo_zero_unpaired", \
+    ENUM(kto, loss_type, "kto", "kto|apo_zero_unpaired|bco", \
          "loss of an answer. kto: compares its ratio to the reference with the mean ratio of prompts and the answers " \
-         "of other samples (kl); apo_zero_unpaired: compares it with 0") \
+         "of other samples (kl); apo_zero_unpaired: compares it with 0; bco: the logarithmic loss of a classifier, " \
+         "compares it with the mean ratio of all answers so far (delta)") \
     REAL(kto, desirable_weight, 1, 0, 1e6, "", \
          "weight of the losses of good answers. desirable_weight x good answers to undesirable_weight x bad answers " \
          "is usually 1 to 4/3") \
