@@ -1,6 +1,6 @@
 #!/bin/bash
 # e2e_grpo.sh - group-relative policy optimisation. Given completions and rewards, steps match TRL's GRPOTrainer in every setting of
-# tests/data/grpo/trl.json, on any number of ranks and at any stage. Results are bit-identical where documented, also after a resume inside
+# tests/data/grpo/trl.json (RLOOTrainer and plain loops for other advantages), on any number of ranks and at any stage. Results are bit-identical where documented, also after a resume inside
 # a generation. Also: learning from a program's rewards; errors; a failing rank.
 # QUICK:
 # DEVICES: cpu queue
@@ -32,7 +32,8 @@ if command -v python3 >/dev/null; then
         rm -rf "$tmp/trl"
     done < <(grep -o '{"name": "[^"]*"' "$fixture/trl.json" | sed 's/.*: "//; s/"$//')
     n=0
-    for layout in "1 3 1 bias correction" "2 0 2 top entropies" "2 3 1 entropy bonus" "4 1 1 truncated ones masked" "4 2 2 synced reference"; do
+    for layout in "1 3 1 bias correction" "2 0 2 top entropies" "2 3 1 entropy bonus" "4 1 1 truncated ones masked" "4 2 2 synced reference" "2 3 1 rloo with kl" "4 1 1 reinforce++" \
+        "2 2 2 reinforce++-baseline with kl in the reward" "4 0 1 reinforce normalised"; do
         every 4 $((n += 1)) || continue
         read -r np stage micro name <<<"$layout"
         given "$np" layout "$name" zero.stage="$stage" batch.micro_batch_size="$micro"
@@ -89,6 +90,23 @@ expect_text "a generation with other rewards is discarded" 'rollout in the check
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 expect "metrics are the same" same_told bits1 halves
+
+# Other advantages: the same bits and metrics, also resumed inside a generation.
+for advantage in rloo reinforce++; do
+    other=("${all[@]}" grpo.advantage=$advantage grpo.reward_clip_range=0,0.9)
+    for layout in "1 0" "3 3"; do
+        read -r np stage <<<"$layout"
+        train "$np" "$advantage$np" "${other[@]}" zero.stage="$stage"
+        expect "$advantage on $np ranks at stage $stage: planned is allocated" as_planned
+        [ "$np" = 1 ] || expect "--plan has said so" as_plan_says "$np" "$stage" "${other[@]}"
+    done
+    expect "the same bits" same_model "$(newest "${advantage}1")" "$(newest "${advantage}3")"
+    expect "metrics are the same" same_told "${advantage}1" "${advantage}3"
+    train 2 "$advantage-halves" "${other[@]}" run.max_steps=3
+    train 3 "$advantage-halves" "${other[@]}" zero.stage=2 checkpoint.resume=auto
+    expect "resumed inside a generation: the same bits" same_model "$(newest "${advantage}1")" "$(newest "$advantage-halves")"
+    expect "metrics are the same" same_told "${advantage}1" "$advantage-halves"
+done
 
 # Timing of a step with a generation: each part is reported, and their sum is at most the step time.
 DTRAIN_FAULT=rollout.score:0:1:slow train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true log.report_to="stdout, jsonl"
@@ -148,6 +166,10 @@ expect_text "a step shows the mean reward" "step 40/40 .*  loss [-0-9.]+  reward
 expect "the time of reward functions is recorded" test "$(number learns grpo/time/reward | awk '$1 > 0' | wc -l)" = 40
 expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(number learns grpo/reward)
 expect "to above 0.9" above learns grpo/reward 0.9
+train 2 others "${learn[@]}" grpo.advantage=rloo grpo.loss_type=grpo grpo.importance_sampling_level=product grpo.beta=0.01
+expect "rloo learns with the divergence in the reward" above others grpo/reward 0.8
+train 2 alone "${learn[@]}" grpo.num_generations=1 grpo.advantage=reinforce++ run.max_steps=60
+expect "reinforce++ learns from one completion per prompt" above alone grpo/reward 0.8
 train 1 validated "${learn[@]}" run.reproducible=true data.validation="$tmp/valid.h5" data.validation_steps=20 grpo.overlong_cache=2 grpo.overlong_penalty=0
 expect "a validation completes and rewards other prompts" above validated grpo/validation_reward 0.9
 expect "the validation loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
@@ -179,6 +201,14 @@ refuse "a generation twice in a step" 'num_iterations: expected 1, because an op
 refuse "both sizes of a generation" 'expected only one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
 expect "the invalid key is reported once" test "$(grep -c top_p "$out")" = 1
+refuse "a group of one" 'num_generations: expected at least 2, because advantage = group' grpo.num_generations=1
+refuse "no group to compare" 'dynamic_sampling: expected false with num_generations = 1' grpo.num_generations=1 grpo.advantage=reinforce grpo.dynamic_sampling=true
+refuse "a divisor of no group" 'scale_rewards: expected the default, because advantage = rloo' grpo.advantage=rloo grpo.scale_rewards=none
+refuse "twice normalised" 'normalize_advantages: expected false, because advantage = reinforce\+\+ always' grpo.advantage=reinforce++ grpo.normalize_advantages=true
+refuse "normalised by functions" 'multi_objective_aggregation: expected sum_then_normalize' grpo.advantage=rloo grpo.multi_objective_aggregation=normalize_then_sum
+refuse "a ratio of a reward" 'use_bias_correction_kl: expected false, because the divergence is part of the reward' grpo.advantage=rloo grpo.beta=0.1 grpo.use_bias_correction_kl=true
+refuse "an estimator of a reward" 'kl_estimator: expected the default' grpo.advantage=rloo grpo.beta=0.1 grpo.kl_estimator=k2
+refuse "no range" 'reward_clip_range: expected two numbers, LEAST, MOST, the lower one first; found 2,1' grpo.reward_clip_range=2,1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
 echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 ends "a broken file of completions: exit code" 65 train 1 refused grpo.rollouts="$tmp/broken.jsonl"

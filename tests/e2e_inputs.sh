@@ -115,7 +115,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done
@@ -181,6 +181,10 @@ run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.
 expect_exit "input/rm.ini" 0
 run 1 ./dtrain input/dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/dpo" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/dpo.ini" 0
+for name in orpo simpo; do
+    ends "input/$name.ini" 0 run 1 ./dtrain input/$name.ini model.path="$tmp/ini" run.output_dir="$tmp/$name" data.train="$tmp/pairs.h5" data.seq_len=32 \
+        checkpoint.save_steps=0 batch.train_batch_size=2
+done
 ./dtrain-data --kind unpaired -o "$tmp/answers.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/kto.ini model.path="$tmp/ini" run.output_dir="$tmp/kto" data.train="$tmp/answers.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/kto.ini" 0
@@ -200,6 +204,10 @@ expect_exit "input/ppo.ini" 0
 run 1 ./dtrain input/grpo.ini model.path="$tmp/ini" run.output_dir="$tmp/grpo" data.train="$tmp/prompts.h5" data.seq_len=32 grpo.max_completion_length=8 \
     checkpoint.save_steps=0 batch.train_batch_size=8
 expect_exit "input/grpo.ini" 0
+for name in rloo reinforce; do
+    ends "input/$name.ini" 0 run 1 ./dtrain input/$name.ini model.path="$tmp/ini" run.output_dir="$tmp/$name" data.train="$tmp/prompts.h5" data.seq_len=32 \
+        grpo.max_completion_length=8 checkpoint.save_steps=0 batch.train_batch_size=8
+done
 
 # Images: the recipes in the heads of their files.
 hf=tests/data/vision/hf

@@ -18,7 +18,7 @@ static const double one[N_FUNCS] = {1}, weights[N_FUNCS] = {1, 0.5, 2};
 static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
 {
     results r;
-    r.share = dt_advantages(&rule, n_rows, reward, r.total, r.advantage, r.flat);
+    r.share = dt_advantages(&rule, n_rows, reward, NULL, r.total, r.advantage, r.flat);
     return r;
 }
 
@@ -155,6 +155,80 @@ TEST(a_group_of_equal_rewards_is_flat)
     rule.normalize_then_sum = true;
     r = of(rule, 9, others);
     for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
+}
+
+static dt_advantage_rule estimator(dt_advantage_type type)
+{
+    return (dt_advantage_rule){.type = type, .num_generations = G, .n_funcs = 1, .weight = one};
+}
+
+TEST(estimators_subtract_their_baselines)
+{
+    const double reward[2 * G] = {1, 0, 0.5, 2.5, NAN, 3, NAN, NAN},
+                            rloo[2 * G] = {0, -4.0 / 3, -2.0 / 3, 2,
+                                           0, 0,        0,        0}, /* the known one of the second group is alone */
+        reinforce[2 * G] = {-0.4, -1.4, -0.9, 1.1, 0, 1.6, 0, 0}, baseline[2 * G] = {0, -1, -0.5, 1.5, 0, 0, 0, 0};
+    const double *const expected[DT_N_ADVANTAGES] = {[DT_ADVANTAGE_RLOO] = rloo,
+                                                     [DT_ADVANTAGE_REINFORCE] = reinforce,
+                                                     [DT_ADVANTAGE_REINFORCE_PP_BASELINE] = baseline};
+    for (int type = 0; type < DT_N_ADVANTAGES; type++) {
+        const results r = of(estimator((dt_advantage_type)type), 2 * G, reward);
+        for (int i = 0; expected[type] && i < 2 * G; i++) assert_near(r.advantage[i], expected[type][i], ROUNDING);
+    }
+    const double equal[G] = {0.1, 0.1, 0.1, 0.1};
+    const results flat = of(estimator(DT_ADVANTAGE_RLOO), G, equal);
+    for (int i = 0; i < G; i++) assert_near(flat.advantage[i], 0, 0);
+    assert_near(flat.share, 1, 0);
+}
+
+TEST(rewards_are_clipped_before_the_divergence)
+{
+    const double reward[G] = {-2, 0, 1, 5}, kl[G] = {0.5, -1, 0, 2};
+    dt_advantage_rule rule = estimator(DT_ADVANTAGE_RLOO);
+    rule.clips = true, rule.least = -1, rule.most = 2, rule.kl_coef = 0.1;
+    const double x[G] = {-1.05, 0.1, 1, 1.8};
+    double total[G], advantage[G];
+    bool flat[1];
+    dt_advantages(&rule, G, reward, kl, total, advantage, flat);
+    for (int i = 0; i < G; i++) {
+        assert_near(advantage[i], x[i] - (x[0] + x[1] + x[2] + x[3] - x[i]) / 3, ROUNDING);
+        assert_near(total[i], reward[i], 0); /* metrics have the reward itself */
+    }
+    rule.normalize = true;
+    dt_advantages(&rule, G, reward, kl, total, advantage, flat);
+    assert_near(mean_of(advantage, G), 0, ROUNDING);
+    assert_near(deviation_of(advantage, G), 1, 1e-4);
+}
+
+/* Tokens' values are fp32. */
+TEST(tokens_have_whitened_returns)
+{
+    enum { LD = 3 };
+    const double reward[G] = {1, NAN, 0, 2}, kl[G][LD] = {{0.5, -0.25}, {1}, {0.125, 0, 1}, {-1}};
+    const int32_t n[G] = {2, 1, 3, 1};
+    const dt_advantage_rule rule = {
+        .type = DT_ADVANTAGE_REINFORCE_PP, .num_generations = 1, .n_funcs = 1, .weight = one, .kl_coef = 0.2};
+    /* 1 - 0.2 * 0.25, 1 + 0.2 * 0.25; -0.2 * 1.125, -0.2, -0.2; 2 + 0.2 */
+    const double returns[G][LD] = {{0.95, 1.05}, {0}, {-0.225, -0.2, -0.2}, {2.2}};
+    float token[G * LD];
+    double total[G], advantage[G], mean = 0, squares = 0;
+    bool flat[G];
+    for (int i = 0; i < G * LD; i++) token[i] = (float)kl[i / LD][i % LD];
+    dt_advantages(&rule, G, reward, NULL, total, advantage, flat);
+    dt_token_advantages(&rule, G, n, total, LD, token, advantage);
+    for (int i = 0; i < G; i++)
+        for (int k = 0; i != 1 && k < n[i]; k++) mean += returns[i][k] / 6;
+    for (int i = 0; i < G; i++)
+        for (int k = 0; i != 1 && k < n[i]; k++) squares += pow(returns[i][k] - mean, 2) / 6;
+    for (int i = 0; i < G; i++) {
+        double sum = 0;
+        for (int k = 0; k < n[i]; k++) {
+            const double a = i == 1 ? 0 : (returns[i][k] - mean) / sqrt(squares);
+            assert_near(token[i * LD + k], a, 1e-6);
+            sum += a / n[i];
+        }
+        assert_near(advantage[i], sum, 1e-6);
+    }
 }
 
 TEST(moments_skip_unknown_values)

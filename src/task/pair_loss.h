@@ -51,5 +51,7 @@ double dt_sigmoid(double x);
 static inline double dt_k3(double d) { return expm1(d) - d; }
 /** Its derivative by the policy's log-probability: 1 - e^d. */
 static inline double dt_k3_slope(double d) { return -expm1(d); }
+/** Another one: d^2 / 2, with the derivative -d. */
+static inline double dt_k2(double d) { return d * d / 2; }
 
 #endif

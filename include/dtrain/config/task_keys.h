@@ -195,9 +195,9 @@
     REAL(ppo, lambda_min, 0.01, 1e-8, 20, "", "minimum of lambda") \
     REAL(ppo, cost_limit, 0, -1e6, 1e6, "", "allowed mean cost") \
     INT (ppo, cost_window, 128, 1, 100000000, "completions", "number of recent costs that are averaged") \
-    INT (grpo, num_generations, 8, 2, 65536, "completions", \
+    INT (grpo, num_generations, 8, 1, 65536, "completions", \
          "completions per prompt, which form a group and are compared with each other. Steps and generations " \
-         "consist of whole groups") \
+         "consist of whole groups. 1 needs an advantage that compares no group") \
     INT (grpo, max_completion_length, 512, 1, 16777216, "tokens", \
          "maximum length of a completion; longer ones are truncated") \
     INT (grpo, steps_per_generation, 0, 0, INT64_MAX, "micro-steps", \
@@ -225,6 +225,18 @@
     INT (grpo, overlong_max_length, 0, 0, 16777216, "tokens", \
          "length at which the overlong penalty reaches 1; 0: max_completion_length") \
     REAL(grpo, overlong_penalty, 1, 0, 1e6, "", "weight of the overlong penalty among the rewards") \
+    ENUM(grpo, advantage, "group", "group|rloo|reinforce|reinforce++|reinforce++-baseline", \
+         "reward of a completion minus: the mean of its group, divided as scale_rewards says (group); the mean of " \
+         "the others in its group (rloo); the mean of the generation (reinforce); nothing (reinforce++) or the mean " \
+         "of its group (reinforce++-baseline), both normalised over all tokens of the generation") \
+    ENUM(grpo, kl_in_reward, "auto", "auto|true|false", \
+         "true: subtract beta x (log policy - log reference) from rewards: of a whole completion, with reinforce++ " \
+         "and reinforce++-baseline token by token; false: the divergence is a term of the loss; auto: true for rloo, " \
+         "reinforce and reinforce++") \
+    BOOL(grpo, normalize_advantages, false, \
+         "rloo, reinforce: normalise advantages over the generation to mean 0 and deviation 1") \
+    TEXT(grpo, reward_clip_range, "", \
+         "LEAST, MOST: limits of a completion's total reward, before the divergence; empty: none") \
     ENUM(grpo, scale_rewards, "group", "group|batch|none", \
          "divisor of the difference between a reward and its group's mean: the standard deviation of the group, " \
          "that of the whole generation, or 1 (none: Dr. GRPO)") \
@@ -239,8 +251,9 @@
     ENUM(grpo, loss_type, "dapo", "grpo|bnpo|dr_grpo|dapo|cispo|sapo|luspo|vespo", \
          "token weighting and bound on the ratio of new to old probabilities (formulas: docs/algorithms.md). bnpo " \
          "divides by the tokens of a micro-batch, so its results depend on batch.micro_batch_size") \
-    ENUM(grpo, importance_sampling_level, "token", "token|sequence", \
-         "token: one ratio per token; sequence: one per completion, the exponential of its mean log-ratio (GSPO)") \
+    ENUM(grpo, importance_sampling_level, "token", "token|sequence|product", \
+         "token: one ratio per token; sequence: one per completion, the exponential of its mean log-ratio (GSPO); " \
+         "product: likewise of its sum (RLOO)") \
     REAL(grpo, epsilon, 0.2, 0, 1e6, "", "lower clip range: the ratio is clipped below 1 - epsilon") \
     MAYBE(grpo, epsilon_high, number, 0, 1e6, "", "", \
          "upper clip range: the ratio is clipped above 1 + epsilon_high (DAPO: 0.28). With cispo: the maximum ratio " \
@@ -260,6 +273,8 @@
          "log-probabilities exceeds this; not set: exclude none") \
     BOOL(grpo, mask_truncated_completions, false, "exclude truncated completions from the loss") \
     REAL(grpo, beta, 0, 0, 1e6, "", "weight of the divergence from the reference; 0: no reference is loaded") \
+    ENUM(grpo, kl_estimator, "k3", "k3|k2", \
+         "divergence in the loss at a token, with d = log reference - log policy. k3: exp(d) - 1 - d; k2: d^2 / 2") \
     BOOL(grpo, use_bias_correction_kl, false, "multiply the divergence by the ratio (TRL's default is true)") \
     TEXT(grpo, reference_path, "", \
          "reference model for the divergence, a directory or a checkpoint; empty: model.path") \

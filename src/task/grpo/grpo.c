@@ -1,6 +1,6 @@
-/* grpo.c - group-relative policy optimisation (algorithms.md 5.1-5.3). The model generates several completions per
- * prompt. The advantage of a completion is its reward relative to the others of its prompt. Training makes completions
- * with a positive advantage more probable.
+/* grpo.c - policy optimisation without a critic (algorithms.md 5.1-5.3). The model generates one or more completions
+ * per prompt. The advantage of a completion is its reward relative to those of others (advantages.h). Training makes
+ * completions with a positive advantage more probable.
  *
  * A generation is used for one or more optimizer steps. Everything that normalises a step is computed from the
  * generation, which every rank holds, before the step's first backward. */
@@ -24,7 +24,7 @@ static void open_rollout(grpo *g, dt_task *t)
     dt_rollout_options opt = {.section = "grpo",
                               .n_rows = grpo_n_rows(t),
                               .num_generations = g->rule.num_generations,
-                              .max_completion = dt_generation_items_depth(&g->items, g->loss_of.max_completion_length),
+                              .max_completion = (int32_t)g->most_tokens,
                               .beams = grpo_makes_beams(cfg),
                               .constraint = dt_generation_items_constraint(&g->items),
                               .sampling = {.temperature = cfg->grpo_temperature,
@@ -35,7 +35,7 @@ static void open_rollout(grpo *g, dt_task *t)
                                            .seed = (uint64_t)cfg->run_seed},
                               .from_file = cfg->grpo_rollouts};
     const char *const names[GRPO_N_ARRAYS] = {"old_logp", "ref_logp"};
-    const bool kept[GRPO_N_ARRAYS] = {grpo_n_steps(t) > 1, g->loss_of.beta > 0};
+    const bool kept[GRPO_N_ARRAYS] = {grpo_n_steps(t) > 1 || g->kl_in_reward, g->beta > 0};
     for (int i = 0; i < GRPO_N_ARRAYS; i++) {
         g->array[i] = kept[i] ? opt.n_arrays : -1;
         if (kept[i]) opt.array_name[opt.n_arrays++] = names[i];
@@ -51,7 +51,7 @@ static void open_reference(grpo *g, dt_task *t)
 {
     const bool named = *t->cfg->grpo_reference_path;
     const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
-    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    if (g->beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     const dt_err err = dt_reference_open(&g->reference, t, path);
     dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
     dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
@@ -71,6 +71,7 @@ static void count_steps(const grpo *g, dt_task *t)
 static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     grpo *g = self;
+    const bool of_tokens = dt_estimators[g->rule.type].of_tokens;
     const int64_t n = grpo_n_rows(t), n_funcs = g->rule.n_funcs, n_given = g->n_given;
     const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
     const int64_t n_tok = by_entropy ? t->batching.accumulation * t->model_opt->max_tok : 0;
@@ -80,6 +81,9 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     g->valid_reward = dt_carve(block, &used, g->valid ? n * n_funcs : 0, sizeof *g->valid_reward);
     g->total = dt_carve(block, &used, n, sizeof *g->total);
     g->advantage = dt_carve(block, &used, n, sizeof *g->advantage);
+    if (g->kl_in_reward) g->kl = dt_carve(block, &used, n, sizeof *g->kl);
+    if (of_tokens) g->token_advantage = dt_carve(block, &used, n * g->most_tokens, sizeof *g->token_advantage);
+    if (of_tokens) g->n_tok = dt_carve(block, &used, n, sizeof *g->n_tok);
     g->order = dt_carve(block, &used, n, sizeof *g->order);
     g->flat = dt_carve(block, &used, n, sizeof *g->flat);
     g->drop = dt_carve(block, &used, n, sizeof *g->drop);
@@ -93,6 +97,9 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     return used;
 }
 
+/* In a generation's only step every ratio is 1, also if old log-probabilities are kept for the reward. */
+static bool has_ratios(const dt_task *t) { return grpo_n_steps(t) > 1; }
+
 static void grpo_open(dt_task *t)
 {
     static const dt_task_part_ops arrays = {.lay_out = lay_out};
@@ -103,13 +110,14 @@ static void grpo_open(dt_task *t)
     g->rule.n_of_set = grpo_generation_size(t);
     if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     dt_generation_items_open(&g->items, t);
+    g->most_tokens = dt_generation_items_depth(&g->items, g->loss_of.max_completion_length);
     open_rollout(g, t);
     dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
-    /* without either array every ratio is 1, and the slope of the loss depends on the advantages only */
-    t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
+    /* without ratios and divergence the slope of the loss depends on the advantages only */
+    t->weights_known = !has_ratios(t) && g->loss_of.beta == 0;
     t->saved_nbytes +=
         (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
     if (g->rollout) grpo_declare(g, t);
@@ -145,11 +153,12 @@ static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const d
     const int64_t row = g->step.row[s];
     const dt_rollout_row *y = dt_rollout_row_of(g->rollout, row);
     const float *kept[GRPO_N_ARRAYS];
-    for (int i = 0; i < GRPO_N_ARRAYS; i++)
-        kept[i] = g->array[i] < 0 ? NULL : dt_rollout_array(g->rollout, g->array[i], row);
+    const bool uses[GRPO_N_ARRAYS] = {has_ratios(t), g->loss_of.beta > 0};
+    for (int i = 0; i < GRPO_N_ARRAYS; i++) kept[i] = uses[i] ? dt_rollout_array(g->rollout, g->array[i], row) : NULL;
     const int32_t at = b->seq_target[s];
     return (dt_grpo_completion){.n = grpo_takes_part(g, t, row) ? y->n_new : 0,
                                 .advantage = g->advantage[row],
+                                .advantages = g->token_advantage ? g->token_advantage + row * g->most_tokens : NULL,
                                 .logp = logp + at,
                                 .old = kept[GRPO_OLD],
                                 .ref = kept[GRPO_REF],
@@ -235,6 +244,7 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         const dt_grpo_completion y = completion_of(g, t, b, s, p->logp);
         const double kappa = dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts);
         const double loss = dt_grpo_loss_of(&g->loss_of, &y, kappa, NULL, &result);
+        if (g->kl_in_reward) result.kl = grpo_reward_kl(g, g->step.row[s], y.n);
         grpo_count(g, t, &y, &result, loss, p->entropy + b->seq_target[s]);
     }
     if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
@@ -248,7 +258,7 @@ static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
     grpo *g = t->self;
     grpo_count_generation(g, t);
     if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
-    return g->loss_of.beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;
+    return g->beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;
 }
 
 /* ---- resuming ---------------------------------------------------------------------------------------------------- */
@@ -288,6 +298,7 @@ static dt_err grpo_load(dt_task *t, const dt_named_arrays *items)
     DT_TRY(dt_comm_agree(t->comm, dt_reference_load(&g->reference, items)));
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
+    g->scored = true;
     grpo_find_advantages(g, t);
     grpo_find_diversity(g);
     return DT_OK;

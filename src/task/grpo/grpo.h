@@ -66,6 +66,10 @@ typedef struct grpo {
     dt_ranking *search;  /* NULL: none, or no catalogue */
     dt_rewards *rewards; /* NULL: grpo.rollouts contains the rewards */
     dt_reference reference;
+    double beta;         /* weight of the divergence, in the loss or in the reward; 0: no reference */
+    bool kl_in_reward;   /* beta > 0, and the divergence is part of the reward, not of the loss */
+    bool scored;         /* the arrays of the current generation are complete */
+    int64_t most_tokens; /* of a completion */
     grpo_sums sums;
 
     /* state of the current generation, replicated; stored in checkpoints: */
@@ -75,14 +79,18 @@ typedef struct grpo {
     int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
     double *reward;        /* [n_rows, n_funcs] */
     /* derived from the state: */
-    double *given;        /* [n_rows, n_given] */
-    double *total;        /* [n_rows] */
-    double *advantage;    /* [n_rows] */
-    double *valid_reward; /* [n_rows, n_funcs] of a validation */
-    bool *flat;           /* [n_rows / num_generations] */
-    bool *drop;           /* [n_rows] */
-    int64_t *order;       /* [n_rows] */
-    double share_flat;    /* share of rows without a learning signal */
+    double *given;     /* [n_rows, n_given] */
+    double *total;     /* [n_rows] */
+    double *advantage; /* [n_rows] */
+    /* grpo.kl_in_reward: [n_rows] log policy - log reference of the completion when it was generated; NULL: none */
+    double *kl;
+    float *token_advantage; /* [n_rows, most_tokens] of estimators that are of_tokens; NULL: none */
+    int32_t *n_tok;         /* [n_rows] of completions, likewise */
+    double *valid_reward;   /* [n_rows, n_funcs] of a validation */
+    bool *flat;             /* [n_rows / num_generations] */
+    bool *drop;             /* [n_rows] */
+    int64_t *order;         /* [n_rows] */
+    double share_flat;      /* share of rows without a learning signal */
     /* with a catalogue: mean over groups of distinct completions / completions; distinct tokens / tokens */
     double categorical_diversity, token_diversity;
     int32_t *tokens;   /* [n_rows, depth] scratch */
@@ -103,8 +111,9 @@ int64_t grpo_n_steps(const dt_task *t);         /* optimizer steps that use them
 bool grpo_makes_beams(const dt_config *cfg);    /* completions come from beam search, not from sampling */
 /** Read the loss and the advantage rule, without the reward functions. Local. */
 void grpo_read_options(grpo *g, const dt_config *cfg);
-/** Call after grpo_read_options: adds errors to t->mistakes and warns of unusual settings. Local. */
-void grpo_check(const grpo *g, const dt_task *t);
+/** Call after grpo_read_options: reads reward_clip_range, adds errors to t->mistakes and warns of unusual settings.
+ *  Local. */
+void grpo_check(grpo *g, const dt_task *t);
 
 /* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
 
@@ -136,8 +145,12 @@ dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order
  *  error there is no generation, and the next call creates the same one. Errors of dt_rollout_fill (including
  *  DT_ERR_STOP), dt_rewards_score, dt_rollout_score and dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
-/** Compute order, totals and advantages from the rewards. Local, the same on all ranks. */
+/** Compute order, totals and advantages from the rewards and, after scoring, the divergence. Local, the same on all
+ *  ranks. */
 void grpo_find_advantages(grpo *g, const dt_task *t);
+/** With kl_in_reward: the sum of log policy - log reference over the first n tokens of a row's completion, when it was
+ *  generated. Local. */
+double grpo_reward_kl(const grpo *g, int64_t row, int32_t n);
 /** Does the row count in the loss (mask_truncated_completions)? Otherwise it counts only in advantages. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 

@@ -13,10 +13,41 @@ static void put_in_order(grpo *g, const dt_task *t, int64_t number)
     if (n > t->batching.train_batch_size) dt_rollout_shuffle(t, number, 0, n, g->order);
 }
 
+static double kl_at(const grpo *g, int64_t row, int32_t k)
+{
+    return (double)dt_rollout_array(g->rollout, g->array[GRPO_OLD], row)[k] -
+           (double)dt_rollout_array(g->rollout, g->array[GRPO_REF], row)[k];
+}
+
+double grpo_reward_kl(const grpo *g, int64_t row, int32_t n)
+{
+    double sum = 0;
+    for (int32_t k = 0; k < n; k++) sum += kl_at(g, row, k);
+    return sum;
+}
+
+/* The divergences of rows and, in the place of their advantages, of tokens. Until the rows are scored they are 0. */
+static void find_divergences(grpo *g, const dt_task *t)
+{
+    const bool known = g->kl_in_reward && g->scored;
+    for (int64_t i = 0; i < dt_rollout_n_rows(g->rollout); i++) {
+        const int32_t n_new = dt_rollout_row_of(g->rollout, i)->n_new;
+        if (g->kl) g->kl[i] = known && grpo_takes_part(g, t, i) ? grpo_reward_kl(g, i, n_new) : 0;
+        if (!g->token_advantage) continue;
+        g->n_tok[i] = n_new;
+        for (int32_t k = 0; k < n_new; k++)
+            g->token_advantage[i * g->most_tokens + k] = known ? (float)kl_at(g, i, k) : 0;
+    }
+}
+
 void grpo_find_advantages(grpo *g, const dt_task *t)
 {
+    const int64_t n_rows = dt_rollout_n_rows(g->rollout);
     put_in_order(g, t, g->n_generations - 1);
-    g->share_flat = dt_advantages(&g->rule, dt_rollout_n_rows(g->rollout), g->reward, g->total, g->advantage, g->flat);
+    find_divergences(g, t);
+    g->share_flat = dt_advantages(&g->rule, n_rows, g->reward, g->kl, g->total, g->advantage, g->flat);
+    if (g->token_advantage)
+        dt_token_advantages(&g->rule, n_rows, g->n_tok, g->total, g->most_tokens, g->token_advantage, g->advantage);
 }
 
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row)
@@ -79,12 +110,15 @@ static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
     if (g->array[GRPO_REF] >= 0)
         DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_reference_scores, &g->reference, DT_SCORED_TARGETS,
                                 g->array[GRPO_REF]));
+    g->scored = true;
+    if (g->kl_in_reward) grpo_find_advantages(g, t);
     return dt_rollout_write(g->rollout, t, g->rule.n_funcs, g->name, g->reward, g->advantage);
 }
 
 dt_err grpo_generate(grpo *g, dt_task *t)
 {
     int64_t n_tokens;
+    g->scored = false;
     dt_rollout_start(g->rollout, g->n_generations++);
     put_in_order(g, t, g->n_generations - 1);
     const dt_err err = make(g, t, &n_tokens);

@@ -115,10 +115,10 @@ static bool takes_part(const dt_grpo_completion *y, int32_t t)
 static term kl_term(const dt_grpo_loss *l, const dt_grpo_completion *y, int32_t t, double c, double *by_ratio)
 {
     if (!y->ref) return (term){0};
-    const double d = (double)y->ref[t] - (double)y->logp[t], k = dt_k3(d);
+    const double d = (double)y->ref[t] - (double)y->logp[t], k = l->k2 ? dt_k2(d) : dt_k3(d);
     const double weight = l->use_bias_correction_kl ? c : 1;
     *by_ratio = l->use_bias_correction_kl ? c * k : 0;
-    return (term){weight * k, weight * dt_k3_slope(d)};
+    return (term){weight * k, weight * (l->k2 ? -d : dt_k3_slope(d))};
 }
 
 static bool is_by_ratio(dt_grpo_type type) { return type != DT_CISPO && type != DT_VESPO; }
@@ -134,21 +134,22 @@ static void count_clipped(const dt_grpo_loss *l, double c, double a, dt_grpo_res
 double dt_grpo_loss_of(const dt_grpo_loss *l, const dt_grpo_completion *y, double kappa, float *u,
                        dt_grpo_result *result)
 {
-    const double a = y->advantage, of_all = l->sequence_level ? exp(mean_log_ratio(y)) : 0;
-    const bool no_policy = is_off_policy(l, y);
+    const bool no_policy = is_off_policy(l, y), of_sequence = l->sequence_level || l->product;
+    const double mean = mean_log_ratio(y), of_all = exp(l->product ? mean * y->n : mean);
     double loss = 0, shared = 0;
     *result = (dt_grpo_result){.phi = l->type == DT_VESPO ? vespo_phi(l, y) : 0};
-    if (l->sequence_level) count_clipped(l, of_all, a, result);
+    if (of_sequence) count_clipped(l, of_all, y->advantage, result);
     for (int32_t t = 0; t < y->n; t++) {
-        const double c = l->sequence_level ? of_all : exp(log_ratio(y, t));
+        const double c = of_sequence ? of_all : exp(log_ratio(y, t)),
+                     a = y->advantages ? (double)y->advantages[t] : y->advantage;
         double kl_by_ratio = 0;
         const term p =
             no_policy || !takes_part(y, t) ? (term){0} : policy_term(l, c, a, result->phi, (double)y->logp[t]);
         const term k = kl_term(l, y, t, c, &kl_by_ratio);
         const double by_ratio = (is_by_ratio(l->type) ? p.slope : 0) + l->beta * kl_by_ratio;
         double own = (is_by_ratio(l->type) ? 0 : p.slope) + l->beta * k.slope;
-        if (l->sequence_level)
-            shared += by_ratio / y->n;
+        if (of_sequence)
+            shared += l->product ? by_ratio : by_ratio / y->n;
         else
             own += by_ratio, count_clipped(l, c, a, result);
         loss += p.value + l->beta * k.value;

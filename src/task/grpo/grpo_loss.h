@@ -21,9 +21,11 @@ extern const char *const dt_grpo_type_names[DT_N_GRPO_TYPES]; /* values of grpo.
 typedef struct dt_grpo_loss {
     dt_grpo_type type;
     bool sequence_level; /* one ratio per completion, exp(mean of log-ratios): GSPO, arXiv 2507.18071 */
+    bool product;        /* likewise, but exp(sum of log-ratios): RLOO, arXiv 2402.14740 */
     double epsilon, epsilon_high;
     double delta;                /* bound of the unclipped ratio (arXiv 2505.07291); INFINITY: none */
-    double beta;                 /* of the KL term; 0: no reference */
+    double beta;                 /* of the KL term; 0: none */
+    bool k2;                     /* its estimator is d^2 / 2 */
     bool use_bias_correction_kl; /* the KL term is multiplied by the ratio (arXiv 2512.02556) */
     double sapo_temperature_pos, sapo_temperature_neg;
     double vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg;
@@ -37,10 +39,11 @@ typedef struct dt_grpo_loss {
 typedef struct dt_grpo_completion {
     int32_t n;
     double advantage;
-    const float *logp;    /* [n] by the policy */
-    const float *old;     /* [n] by the policy that generated the completion; NULL: equal to logp, ratio 1 */
-    const float *ref;     /* [n] by the reference; NULL if beta is 0 */
-    const float *entropy; /* NULL, or [n]: tokens below entropy_least are excluded from the policy term */
+    const float *advantages; /* [n] of each token; NULL: all are `advantage`, else it is their mean */
+    const float *logp;       /* [n] by the policy */
+    const float *old;        /* [n] by the policy that generated the completion; NULL: equal to logp, ratio 1 */
+    const float *ref;        /* [n] by the reference; NULL if beta is 0 */
+    const float *entropy;    /* NULL, or [n]: tokens below entropy_least are excluded from the policy term */
     float entropy_least;
 } dt_grpo_completion;
 
@@ -67,14 +70,14 @@ typedef struct dt_grpo_result {
     double phi;            /* vespo's weight */
 } dt_grpo_result;
 
-/** Symbols: c_t = exp(logp_t - old_t), or with a sequence-level ratio exp of the mean; A the advantage; m_t 1 if the
- *  token takes part in the policy term, otherwise 0. Returns the sum over tokens of kappa (m_t l_t + beta K_t):
+/** Symbols: c_t = exp(logp_t - old_t), or with a sequence-level ratio exp of the mean or sum; A the advantage; m_t 1 if
+ *  the token takes part in the policy term, otherwise 0. Returns the sum over tokens of kappa (m_t l_t + beta K_t):
  *
  *      grpo, bnpo, dr_grpo, dapo, luspo   l = -min(min(c, delta) A, clip(c, 1 - epsilon, 1 + epsilon_high) A)
  *      cispo                              l = -sg[min(c, epsilon_high)] A logp
  *      sapo                               l = -4/tau sigmoid(tau (c - 1)) A,  tau by the sign of A
  *      vespo                              l = -sg[phi] A logp,  phi = e^lambda w^k e^(-lambda w), w = product of c_t
- *      K = e^d - 1 - d,  d = ref - logp;  with use_bias_correction_kl c K
+ *      K = e^d - 1 - d, or with k2 d^2 / 2,  d = ref - logp;  with use_bias_correction_kl c K
  *
  *  u: NULL, or out [n]: minus the derivatives by logp. */
 double dt_grpo_loss_of(const dt_grpo_loss *l, const dt_grpo_completion *y, double kappa, float *u,

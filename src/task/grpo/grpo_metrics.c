@@ -70,7 +70,7 @@ void grpo_declare(grpo *g, dt_task *t)
     c->n_tokens = dt_sums_declare(s, "grpo/tokens", DT_SUM_UNITS, 1);
     c->kl = dt_sums_declare(s, "grpo/divergence", DT_SUM_LOSS, 1);
     c->entropy = dt_sums_declare(s, "grpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
-    if (g->loss_of.beta > 0) dt_sums_show(s, DT_SHOW_TRAIN, "grpo/kl", "grpo/divergence", "grpo/tokens", NULL);
+    if (g->beta > 0) dt_sums_show(s, DT_SHOW_TRAIN, "grpo/kl", "grpo/divergence", "grpo/tokens", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "grpo/entropy", "grpo/entropies", "grpo/tokens", NULL);
     c->policy_loss = c->entropy_coef = -1;
     if (t->cfg->grpo_ent_coef != 0) {

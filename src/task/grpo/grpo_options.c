@@ -76,14 +76,37 @@ bool grpo_makes_beams(const dt_config *cfg) { return strcmp(cfg->grpo_rollout, "
 
 static double or_else(const char *text, double otherwise) { return *text ? strtod(text, NULL) : otherwise; }
 
+static void read_divergence(grpo *g, const dt_config *cfg)
+{
+    const bool automatic = strcmp(cfg->grpo_kl_in_reward, "auto") == 0,
+               in_reward =
+                   automatic ? dt_estimators[g->rule.type].kl_in_reward : strcmp(cfg->grpo_kl_in_reward, "true") == 0;
+    g->beta = cfg->grpo_beta;
+    g->kl_in_reward = in_reward && g->beta > 0;
+    g->rule.kl_coef = g->kl_in_reward ? g->beta : 0;
+}
+
 void grpo_read_options(grpo *g, const dt_config *cfg)
 {
     dt_grpo_loss *l = &g->loss_of;
+    g->rule = (dt_advantage_rule){.num_generations = (int)cfg->grpo_num_generations,
+                                  .weight = g->weight,
+                                  .scale = strcmp(cfg->grpo_scale_rewards, "group") == 0   ? DT_SCALED_BY_GROUP
+                                           : strcmp(cfg->grpo_scale_rewards, "batch") == 0 ? DT_SCALED_BY_BATCH
+                                                                                           : DT_UNSCALED,
+                                  .normalize_then_sum =
+                                      strcmp(cfg->grpo_multi_objective_aggregation, "normalize_then_sum") == 0,
+                                  .normalize = cfg->grpo_normalize_advantages,
+                                  .clips = *cfg->grpo_reward_clip_range};
+    while (strcmp(cfg->grpo_advantage, dt_estimators[g->rule.type].name) != 0) g->rule.type++;
+    read_divergence(g, cfg);
     *l = (dt_grpo_loss){.sequence_level = strcmp(cfg->grpo_importance_sampling_level, "sequence") == 0,
+                        .product = strcmp(cfg->grpo_importance_sampling_level, "product") == 0,
                         .epsilon = cfg->grpo_epsilon,
                         .epsilon_high = or_else(cfg->grpo_epsilon_high, cfg->grpo_epsilon),
                         .delta = or_else(cfg->grpo_delta, INFINITY),
-                        .beta = cfg->grpo_beta,
+                        .beta = g->kl_in_reward ? 0 : g->beta,
+                        .k2 = strcmp(cfg->grpo_kl_estimator, "k2") == 0,
                         .use_bias_correction_kl = cfg->grpo_use_bias_correction_kl,
                         .sapo_temperature_pos = cfg->grpo_sapo_temperature_pos,
                         .sapo_temperature_neg = cfg->grpo_sapo_temperature_neg,
@@ -94,13 +117,6 @@ void grpo_read_options(grpo *g, const dt_config *cfg)
                         .off_policy_mask_threshold = or_else(cfg->grpo_off_policy_mask_threshold, INFINITY),
                         .max_completion_length = (int32_t)cfg->grpo_max_completion_length};
     while (strcmp(cfg->grpo_loss_type, dt_grpo_type_names[l->type]) != 0) l->type++;
-    g->rule = (dt_advantage_rule){.num_generations = (int)cfg->grpo_num_generations,
-                                  .weight = g->weight,
-                                  .scale = strcmp(cfg->grpo_scale_rewards, "group") == 0   ? DT_SCALED_BY_GROUP
-                                           : strcmp(cfg->grpo_scale_rewards, "batch") == 0 ? DT_SCALED_BY_BATCH
-                                                                                           : DT_UNSCALED,
-                                  .normalize_then_sum =
-                                      strcmp(cfg->grpo_multi_objective_aggregation, "normalize_then_sum") == 0};
 }
 
 /* ---- combinations of keys ---------------------------------------------------------------------------------------- */
@@ -108,6 +124,46 @@ void grpo_read_options(grpo *g, const dt_config *cfg)
 static bool weighs_by_length(dt_grpo_type type)
 {
     return type == DT_BNPO || type == DT_DR_GRPO || type == DT_DAPO || type == DT_CISPO;
+}
+
+static dt_err read_clip_range(grpo *g, const dt_config *cfg)
+{
+    char *end = NULL, *last = NULL;
+    if (!g->rule.clips) return DT_OK;
+    g->rule.least = strtod(cfg->grpo_reward_clip_range, &end);
+    const bool two = end != cfg->grpo_reward_clip_range && *(end += strspn(end, " ")) == ',';
+    if (two) g->rule.most = strtod(end + 1, &last);
+    DT_CONFIG_CHECK(two && last != end + 1 && !last[strspn(last, " ")] && g->rule.least <= g->rule.most, cfg, "grpo",
+                    "reward_clip_range", "expected two numbers, LEAST, MOST, the lower one first; found %s",
+                    cfg->grpo_reward_clip_range);
+    return DT_OK;
+}
+
+/* Keys that only some estimators use. */
+static dt_err check_advantage(const grpo *g, const dt_config *cfg)
+{
+    const dt_estimator *e = &dt_estimators[g->rule.type];
+    const bool of_group = g->rule.type == DT_ADVANTAGE_GROUP;
+    DT_CONFIG_CHECK(cfg->grpo_num_generations > 1 || !e->compares, cfg, "grpo", "num_generations",
+                    "expected at least 2, because advantage = %s compares the completions of a prompt; found 1",
+                    e->name);
+    DT_CONFIG_CHECK(cfg->grpo_num_generations > 1 || !cfg->grpo_dynamic_sampling, cfg, "grpo", "dynamic_sampling",
+                    "expected false with num_generations = 1, because no prompt has completions to compare");
+    DT_CONFIG_CHECK(of_group || !dt_config_differs(cfg, "grpo", "scale_rewards"), cfg, "grpo", "scale_rewards",
+                    "expected the default, because advantage = %s does not use it", e->name);
+    DT_CONFIG_CHECK(!g->rule.normalize_then_sum || (of_group && !g->kl_in_reward), cfg, "grpo",
+                    "multi_objective_aggregation",
+                    "expected sum_then_normalize: normalize_then_sum needs advantage = group and no divergence in the "
+                    "reward (kl_in_reward)");
+    DT_CONFIG_CHECK(!g->rule.normalize || e->normalizes, cfg, "grpo", "normalize_advantages",
+                    "expected false, because advantage = %s %s", e->name,
+                    e->of_tokens ? "always normalises them" : "has scale_rewards for this");
+    DT_CONFIG_CHECK(!cfg->grpo_use_bias_correction_kl || !g->kl_in_reward, cfg, "grpo", "use_bias_correction_kl",
+                    "expected false, because the divergence is part of the reward (kl_in_reward), not of the loss");
+    DT_CONFIG_CHECK(!dt_config_differs(cfg, "grpo", "kl_estimator") || !g->kl_in_reward, cfg, "grpo", "kl_estimator",
+                    "expected the default, because the divergence is part of the reward (kl_in_reward), not of the "
+                    "loss");
+    return DT_OK;
 }
 
 /* keys: terminated by NULL. */
@@ -121,16 +177,22 @@ static void warn(const grpo *g, const dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     const dt_grpo_loss *l = &g->loss_of;
-    static const char *const of_reference[] = {"reference_path", "sync_reference_steps", "sync_reference_mixup",
-                                               "use_bias_correction_kl", NULL},
+    static const char *const of_reference[] = {"reference_path",
+                                               "sync_reference_steps",
+                                               "sync_reference_mixup",
+                                               "use_bias_correction_kl",
+                                               "kl_in_reward",
+                                               "kl_estimator",
+                                               NULL},
                              *const of_draws[] = {"top_k", "top_p", "min_p", NULL};
     if (t->comm && !dt_comm_first(t->comm)) return;
     if (cfg->grpo_beta == 0) warn_of_unused(cfg, of_reference, "with beta = 0 there is no reference");
     if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam does not sample");
-    if (l->sequence_level && weighs_by_length(l->type))
-        DT_WARN("[grpo] importance_sampling_level = sequence with loss_type = %s weights completions by their length; "
-                "for GSPO, set loss_type = grpo",
-                cfg->grpo_loss_type);
+    if ((l->sequence_level || l->product) && weighs_by_length(l->type))
+        DT_WARN(
+            "[grpo] importance_sampling_level = %s with loss_type = %s weights completions by their length; for %s, "
+            "set loss_type = grpo",
+            cfg->grpo_importance_sampling_level, cfg->grpo_loss_type, l->product ? "RLOO" : "GSPO");
     if (!l->sequence_level && l->type == DT_LUSPO)
         DT_WARN("[grpo] loss_type = luspo is intended for importance_sampling_level = sequence");
     if (l->sequence_level && l->type == DT_VESPO)
@@ -141,9 +203,11 @@ static void warn(const grpo *g, const dt_task *t)
                 "ratio; TRL 1.16 and later multiply it by default");
 }
 
-void grpo_check(const grpo *g, const dt_task *t)
+void grpo_check(grpo *g, const dt_task *t)
 {
     dt_mistakes_add(t->mistakes, check_generation(t));
+    dt_mistakes_add(t->mistakes, check_advantage(g, t->cfg));
+    dt_mistakes_add(t->mistakes, read_clip_range(g, t->cfg));
     if (t->cfg->grpo_top_p == 0)
         dt_mistakes_add(t->mistakes, dt_config_fail(t->cfg, "grpo", "top_p", "expected a number above 0, found 0"));
     dt_mistakes_add(t->mistakes, check_overlong(t->cfg));
