@@ -153,7 +153,7 @@ static bool joins(const dt_model *m) { return m->opt.cp && m->part.n_each > 0; }
 
 dt_err dt_context_skip(const dt_model *m) { return joins(m) ? gather(m) : DT_OK; }
 
-dt_err dt_context_skip_backward(const dt_model *m)
+dt_err dt_context_skip_backward(const dt_model *m, const struct block *b)
 {
     if (!joins(m)) return DT_OK;
     DT_TRY(gather(m));

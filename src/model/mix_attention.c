@@ -185,8 +185,8 @@ static dt_err make_gated(const dt_model *m, const struct block_acts *a)
 
 /* ---- the mixer --------------------------------------------------------------------------------------------------- */
 
-dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        const void *x, void *cache, const void **inner)
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                  const void *x, void *cache, const void **inner)
 {
     const bool gated = m->mc->attn_output_gate;
     const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
@@ -212,8 +212,8 @@ static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_
     return whole ? norm_whole_backward(m, b, w, g, a) : DT_OK;
 }
 
-dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                                 const dt_grad_view *g, const struct block_acts *a, const void *dy)
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     dt_attention at = dt_block_attention(m, b, w);
     at.dsinks = dt_gradient(g, b->sinks);
@@ -246,3 +246,13 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
                               gated ? m->s.wide : m->s.dqkv, gated ? wide_ld(m) : m->W, m->s.dnorm, m->C, of_qkv,
                               m->n_tok);
 }
+
+static dt_err skip(const dt_model *m, const struct block *b, bool want_output) { return dt_context_skip(m); }
+
+const struct mixer dt_attention_mixer = {.reads = 1 << SLOT_QKV,
+                                         .last = SLOT_O,
+                                         .site = SITE_ATTENTION,
+                                         .forward = mix,
+                                         .backward = mix_backward,
+                                         .skip = skip,
+                                         .skip_backward = dt_context_skip_backward};

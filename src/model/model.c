@@ -26,8 +26,7 @@ static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_p
 /* The same for a rank without tokens. */
 static dt_err stage_skip(const dt_model *m, const struct stage *s, bool want_output)
 {
-    DT_TRY(dt_context_skip(m));
-    return dt_experts_skip(m, &s->block, want_output);
+    return s->role == DT_UNIT_NORM ? DT_OK : dt_block_skip(m, &s->block, want_output);
 }
 
 /* Runs before grads_acquire, for which the device may have to wait. */
@@ -57,8 +56,7 @@ static dt_err stage_skip_backward(dt_model *m, int64_t i, const dt_grad_view *g)
 {
     m->set_holds = -1;
     DT_TRY(dt_model_clear_grads(m, m->stages[i].unit, g));
-    DT_TRY(dt_experts_skip_backward(m, &m->stages[i].block));
-    return dt_context_skip_backward(m);
+    return m->stages[i].role == DT_UNIT_NORM ? DT_OK : dt_block_skip_backward(m, &m->stages[i].block);
 }
 
 static dt_err keep_hidden(dt_model *m)

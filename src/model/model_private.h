@@ -583,7 +583,7 @@ dt_err dt_context_begin_backward(const dt_model *m, void *dk, void *dv, struct k
 dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv);
 /** What a rank without tokens does instead of attention. */
 dt_err dt_context_skip(const dt_model *m);
-dt_err dt_context_skip_backward(const dt_model *m);
+dt_err dt_context_skip_backward(const dt_model *m, const struct block *b);
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to
@@ -593,6 +593,9 @@ dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param
 /** s.dx: on entry the gradient of x_out, on return that of x_in. */
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);
+/** What a rank without tokens does instead. */
+dt_err dt_block_skip(const dt_model *m, const struct block *b, bool want_output);
+dt_err dt_block_skip_backward(const dt_model *m, const struct block *b);
 
 /* graphs.c */
 dt_err dt_graphs_open(dt_model *m);
@@ -686,9 +689,5 @@ dt_err dt_params_release(const dt_model *m, int unit);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
 dt_err dt_grads_acquire(const dt_model *m, int unit, dt_grad_view *g);
 dt_err dt_grads_release(const dt_model *m, int unit);
-
-/* mix_experts.c: what a rank without tokens does instead of a block's forward and backward, for its units of experts */
-dt_err dt_experts_skip(const dt_model *m, const struct block *b, bool want_output);
-dt_err dt_experts_skip_backward(const dt_model *m, const struct block *b);
 
 #endif
