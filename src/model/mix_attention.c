@@ -2,6 +2,41 @@
  * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
 #include "mixer.h"
 
+/* ---- inputs and buffers ------------------------------------------------------------------------------------------ */
+
+void dt_attention_stage(dt_model *m, const dt_batch *b)
+{
+    m->max_q_len = m->max_kv_len = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
+        const int32_t before = s == 0 ? m->part.n_before : 0;
+        m->host.q_start[s] = first;
+        m->host.kv_start[s] = m->part.first + first - before;
+        m->host.kv_len[s] = before + n;
+        if (n > m->max_q_len) m->max_q_len = n;
+        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
+    }
+    m->host.q_start[b->n_seq] = b->n_tok;
+}
+
+void dt_attention_place(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    struct arena *a = &arenas[IN_ACTIVATIONS];
+    const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
+    m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
+    m->s.gated = dt_take(a, gated, m->Q, m->elem);
+    dt_context_place(m, arenas);
+}
+
+void dt_attention_place_backward(dt_model *m, struct arena *a)
+{
+    m->s.datt = dt_take(a, m->opt.max_tok, m->O, m->elem);
+    m->s.dqkv = dt_take(a, m->opt.max_tok, m->W, m->elem);
+    dt_context_place_backward(m, a);
+}
+
+/* ---- the call of the device -------------------------------------------------------------------------------------- */
+
 dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     const dt_model_config *mc = m->mc;

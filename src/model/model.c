@@ -67,10 +67,8 @@ static dt_err keep_hidden(dt_model *m)
     return m->n_tok > 0 ? m->ops->copy(m->dev, m->hidden, from, (size_t)(m->n_tok * m->C) * m->elem, m->stream) : DT_OK;
 }
 
-dt_err dt_model_forward(dt_model *m, const dt_batch *whole, bool train, int64_t step)
+dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
-    DT_EXPECT(!train || m->opt.training);
-    const dt_batch *b = dt_context_cut(m, whole);
     DT_TRY(dt_model_stage_batch(m, b, NULL));
     if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
     m->train = train;
@@ -114,9 +112,8 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     return dt_params_release(m, unit);
 }
 
-dt_err dt_model_backward(dt_model *m, const dt_batch *b)
+dt_err dt_layers_backward(dt_model *m)
 {
-    DT_EXPECT(m->have_dx && dt_model_in_use(m) && dt_context_part(m, b)->n_tok == m->n_tok);
     m->have_dx = m->have_hidden = false;
     for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
     if (m->first_trained >= 0) return DT_OK;

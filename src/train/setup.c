@@ -254,7 +254,7 @@ static void fill_model_options(dt_run *run)
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
-        .cp = run->mesh->cp.size > 1 ? &run->mesh->cp : NULL,
+        .mesh = run->mesh,
         .training = run_trains(run),
         .features_given = run->mc.vision && *cfg->vision_feature_cache,
         .recompute = recompute_of(cfg->model_activation_checkpointing),
