@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t run_n_param(const dt_run *run)
-{
-    int64_t n = 0;
-    for (int u = 0; u < run->n_units; u++) n += run->units[u].n_param;
-    return n;
-}
+int64_t run_n_param(const dt_run *run) { return dt_units_n_weights(run->units, run->n_units); }
 
 double run_flops(const dt_run *run, double n_tok, double n_images)
 {
