@@ -1,10 +1,12 @@
-/* classifier.cu - the classifier (dt_classifier).
+/* classifier.cu - the classifier (dt_classifier), and logits of distributions that are known in part (fill_rest).
  *
  * With s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the reference logits with index r:
  *
  *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z
  *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
+ *
+ * With kl_mix > 0, log p - log m takes the place of d_v - d_rv (src/device/isa/classifier.c has the equations).
  *
  * With soft-capping that is multiplied by 1 - (z_v / cap)^2. Only the kernels for more results know it, because the
  * plain ones have no registers left.
@@ -14,14 +16,14 @@
  *           sums when its maximum changes (Milakov and Gimelshein, arXiv:1805.02867), and the block combines the
  *           threads' sums in double. The second pass writes the gradient. The beginning of the row is cached in shared
  *           memory, 24576 logits on an H100. If requested, a separate pass between the two computes sum exp(d)^2,
- *           because the first pass has no registers left for it.
+ *           because the first pass has no registers left for it, or the divergence of a mixture, which needs Z and Z_r.
  * Numerics  Compiled without contraction, with explicit fused operations: a row's results do not depend on which
  *           results are requested. */
 #include "kernel.cuh"
 
 /* Requested results: PLAIN: logp, hit and the gradient of logp. MORE: also results that depend on the whole
- * distribution. SQUARES: also sums of squared probabilities. */
-enum { PLAIN, MORE, SQUARES };
+ * distribution. SQUARES: also sums of squared probabilities. MIXED: as MORE, and a divergence with kl_mix > 0. */
+enum { PLAIN, MORE, SQUARES, MIXED };
 
 /* Threads of a block; elements of a thread per turn, in groups of 4; elements of the block per turn. */
 enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
@@ -226,6 +228,7 @@ struct row_values {
     double sum, log_sum, lse; /* Z, log Z, m + log Z */
     double ref_log_sum, ref_lse;
     double entropy, kl, sum_s;
+    double own_kl; /* KL(p || m), with kl_mix > 0 */
     bool first;
 };
 
@@ -292,11 +295,50 @@ __device__ static void store_squares(const dt_classifier &cl, const row_values &
     if (threadIdx.x == 0) cl.log_sum_squares[row] = (float)(log(all) - 2 * v.log_sum);
 }
 
+/* ---- divergence of a mixture ------------------------------------------------------------------------------------- */
+
+/* log(p / m) and log(q / m) for m = a p + (1 - a) q, by gap = log(p / q). */
+struct over_mixture {
+    float p, q;
+};
+__device__ static inline over_mixture over_mixture_of(float a, float gap)
+{
+    if (a == 1.0f) return {0.0f, -gap};
+    const float share = gap < 0.0f ? 1.0f - a : a, over = -logf(fmaf(1.0f - share, expf(-fabsf(gap)), share));
+    return gap < 0.0f ? over_mixture{over + gap, over} : over_mixture{over, over - gap};
+}
+
+template <bool aligned>
+__device__ static void mix_row(const dt_classifier &cl, row_values &v, const row_cache &cache, const float *z,
+                               const float *ref)
+{
+    const float inv_t = cl.inv_temperature, shift = (float)(v.ref_log_sum - v.log_sum);
+    const double a = (double)cl.kl_mix;
+    float of_p = 0.0f, of_q = 0.0f;
+    for (int turn = 0; (int64_t)turn * TURN < cl.n_vocab; turn++) {
+        float x[EACH], y[EACH];
+        load_again<aligned>(cache, z, turn, cl.n_vocab, x);
+        load_turn<aligned>(ref, (int64_t)turn * TURN, cl.n_vocab, y);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float d = fmaf(x[i], inv_t, -v.max), d_r = fmaf(y[i], inv_t, -v.ref_max), e = expf(d),
+                        e_r = expf(d_r);
+            const over_mixture over = over_mixture_of(cl.kl_mix, d - d_r + shift);
+            of_p += e > 0.0f ? e * over.p : 0.0f;
+            of_q += e_r > 0.0f ? e_r * over.q : 0.0f;
+        }
+    }
+    v.own_kl = block_sum((double)of_p) / v.sum;
+    const double other = block_sum((double)of_q) / exp(v.ref_log_sum);
+    v.kl = a < 1 ? a * v.own_kl + (1 - a) * other : other;
+}
+
 /* ---- second pass ------------------------------------------------------------------------------------------------- */
 
 /* Factors of dlogits as at the top of this file; max and ref_max: m and m_r. */
 struct gradient_terms {
     float max, ref_max, base, slope, kl, shift, one_hot, inv_cap;
+    float ref, gap; /* MIXED: of e^(d_r); log Z_r - log Z */
 };
 
 __device__ static inline float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
@@ -305,16 +347,18 @@ template <int ASKED>
 __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, int64_t row)
 {
     const float inv_t = cl.inv_temperature, w = weight_of(cl.weight, row) * inv_t;
-    gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w, 0};
+    gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w, 0, 0, 0};
     if (!ASKED) return g;
     const double eps = (double)cl.label_smoothing, entropy_w = (double)(weight_of(cl.entropy_weight, row) * inv_t),
                  kl_w = (double)(weight_of(cl.kl_weight, row) * inv_t);
     double base = (double)w * (1 + 2 * (double)cl.z_loss * v.lse) + entropy_w * (v.entropy - v.log_sum);
-    if (ref) base += kl_w * (v.ref_log_sum - v.log_sum - v.kl);
+    const double a = ASKED == MIXED ? (double)cl.kl_mix : 0, gap = v.ref_log_sum - v.log_sum;
+    if (ref) base += kl_w * (a == 0 ? gap - v.kl : a < 1 ? -a * v.own_kl : 1);
     g.ref_max = ref ? v.ref_max : 0.0f;
     g.base = (float)(base / v.sum);
     g.slope = (float)(entropy_w / v.sum);
-    g.kl = (float)(kl_w / v.sum);
+    g.kl = (float)((a > 0 ? a : 1) * kl_w / v.sum);
+    if (ASKED == MIXED) g.ref = a == 1 ? (float)(kl_w / exp(v.ref_log_sum)) : 0.0f, g.gap = (float)gap;
     g.shift = (float)((double)w * eps / (double)cl.n_vocab);
     g.one_hot = (float)((double)w * (1 - eps));
     if (cl.softcap > 0.0f) g.inv_cap = 1.0f / cl.softcap;
@@ -346,9 +390,14 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
         for (int i = 0; i < EACH; i++) {
             const float d = fmaf(x[i], inv_t, -g.max), e = expf(d), t = ASKED ? x[i] * g.inv_cap : 0.0f;
             if (ASKED) {
-                float factor = fmaf(g.slope, d, g.base);
-                if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
-                x[i] = (e == 0.0f ? 0.0f : e * factor) - g.shift; /* NaN is kept */
+                float factor = fmaf(g.slope, d, g.base), of_ref = 0.0f;
+                if (ref) {
+                    const float d_r = fmaf(y[i], inv_t, -g.ref_max);
+                    if (ASKED == MIXED) of_ref = g.ref * expf(d_r);
+                    factor =
+                        fmaf(g.kl, ASKED == MIXED ? over_mixture_of(cl.kl_mix, d - d_r + g.gap).p : d - d_r, factor);
+                }
+                x[i] = (e == 0.0f ? 0.0f : e * factor) - of_ref - g.shift; /* NaN is kept */
             } else {
                 x[i] = g.base * e;
             }
@@ -386,7 +435,8 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
                                    int64_t target, int64_t row)
 {
     const float of_target = z[target];
-    const row_values v = join<ASKED>(read_row<ASKED, aligned>(cl, cache, z, ref, target), ref != nullptr);
+    row_values v = join<ASKED>(read_row<ASKED, aligned>(cl, cache, z, ref, target), ref != nullptr);
+    if (ASKED == MIXED) mix_row<aligned>(cl, v, cache, z, ref);
     if (threadIdx.x == 0) store_results<ASKED>(cl, v, of_target, row);
     if (ASKED == SQUARES) store_squares<aligned>(cl, v, cache, z, row);
     if (wants_gradient(cl))
@@ -428,16 +478,61 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
     if (cl->n_rows == 0) return DT_OK;
     const bool more = cl->entropy || cl->kl || cl->loss || cl->mean_logit || cl->entropy_weight || cl->kl_weight ||
                       cl->label_smoothing > 0 || cl->z_loss > 0 || cl->softcap > 0;
+    const bool mixed = cl->kl_mix > 0 && (cl->kl || cl->kl_weight);
     dt_stream *s = cuda_stream(dev, stream, "classifier");
     const int turns = turns_to_cache(cuda_of(dev), cl);
     const size_t shared_nbytes = (size_t)turns * TURN * sizeof(float);
     CUDA_BY_DTYPE(wants_gradient(*cl) ? cl->dlogits_dtype : DT_F32, T, "classifier", {
         const auto kernel = cl->log_sum_squares ? classifier_kernel<T, SQUARES>
+                            : mixed             ? classifier_kernel<T, MIXED>
                             : more              ? classifier_kernel<T, MORE>
                                                 : classifier_kernel<T, PLAIN>;
         CUDA_ALLOW_SHARED(kernel, shared_nbytes);
         launch(s, (unsigned)cl->n_rows, THREADS, shared_nbytes, kernel, *cl, logits, turns);
     });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+/* ---- known log-probabilities ------------------------------------------------------------------------------------- */
+
+/* Block r fills row r of y: a copy of the logits without the k known tokens, their sum, its shift, the known tokens. */
+__global__ void __launch_bounds__(THREADS)
+    fill_rest_kernel(dt_token_rows rows, const float *logits, float inv_t, int64_t k, const int32_t *token,
+                     const float *logp, float *y)
+{
+    const int64_t n = rows.n_vocab, row = blockIdx.x;
+    const float *z = logits + row * rows.logits_ld;
+    y += row * rows.logits_ld, token += row * k, logp += row * k;
+    for (int64_t v = threadIdx.x; v < n; v += THREADS) y[v] = z[v];
+    __syncthreads();
+    double known = 0;
+    for (int64_t i = threadIdx.x; i < k; i += THREADS) {
+        if (token[i] < 0) continue;
+        y[token[i]] = -INFINITY;
+        known += exp((double)logp[i]);
+    }
+    known = block_sum(known); /* with a barrier */
+    float max = -INFINITY;
+    for (int64_t v = threadIdx.x; v < n; v += THREADS) max = fmaxf(max, y[v]);
+    max = block_reduce(max, larger());
+    float sum = 0.0f;
+    for (int64_t v = threadIdx.x; v < n; v += THREADS) sum += max == -INFINITY ? 0.0f : expf((y[v] - max) * inv_t);
+    const double all = block_sum((double)sum), rest = log(known < 1 - 1e-7 ? 1 - known : 1e-7);
+    const float shift = max == -INFINITY ? 0.0f : (float)((rest - log(all)) / (double)inv_t - (double)max);
+    for (int64_t v = threadIdx.x; v < n; v += THREADS) y[v] += shift;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < k; i += THREADS)
+        if (token[i] >= 0) y[token[i]] = logp[i] / inv_t;
+}
+
+dt_err cuda_fill_rest(dt_device *dev, const dt_token_rows *rows, const float *logits, float inv_temperature, int64_t k,
+                      const int32_t *token, const float *logp, float *y, dt_stream *stream)
+{
+    DT_TRY(dt_fill_rest_check(rows, inv_temperature, k));
+    if (rows->n_rows == 0) return DT_OK;
+    dt_stream *s = cuda_stream(dev, stream, "fill_rest");
+    launch(s, (unsigned)rows->n_rows, THREADS, 0, fill_rest_kernel, *rows, logits, inv_temperature, k, token, logp, y);
     CUDA_LAUNCHED();
     return DT_OK;
 }

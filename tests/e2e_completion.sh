@@ -15,7 +15,7 @@ for p in dtrain dtrain-data dtrain-convert dtrain-generate dtrain-info dtrain-pl
     expect "all options of $p" cmp "$tmp/help" "$out"
 done
 complete_words ./dtrain-generate model --top
-offers "options that begin so" "--top-k --top-p"
+offers "options that begin so" "--top-k --top-logprobs --top-p"
 complete_words ./dtrain-data --kind s
 offers "the words of an option" "sft"
 complete_words ./dtrain x.ini optimizer.we
@@ -26,7 +26,7 @@ expect "all keys" cmp "$tmp/keys" <(awk -F'`' '/^## / { s = $0; gsub(/[^a-z]/, "
 complete_words ./dtrain x.ini run.task = s
 offers "the words of a key" "sft"
 complete_words ./dtrain x.ini run.task =
-offers "all words of a key" "pretrain sft rm dpo kto ppo grpo eval"
+offers "all words of a key" "pretrain sft rm dpo kto distill ppo grpo eval"
 complete_words ./dtrain x.ini model.model_type = gemma
 offers "values on several lines" "gemma2 gemma3_text"
 complete_words ./dtrain --keys zero.st

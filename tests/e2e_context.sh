@@ -109,4 +109,5 @@ task dpo "$tmp/pairs.jsonl"
 refused "a reference with latent attention" " = 2, expected a model without latent attention" 2 mesh.cp=2 dpo.reference_path="$tmp/latent"
 task kto tests/data/kto/pairs.jsonl
 task rm tests/data/rm/pairs.jsonl
+task distill tests/data/distill/pairs.jsonl distill.teacher_path=tests/data/distill/teacher distill.beta=0.3
 e2e_done

@@ -115,7 +115,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done
@@ -184,6 +184,9 @@ expect_exit "input/dpo.ini" 0
 ./dtrain-data --kind unpaired -o "$tmp/answers.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/kto.ini model.path="$tmp/ini" run.output_dir="$tmp/kto" data.train="$tmp/answers.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/kto.ini" 0
+run 1 ./dtrain input/distill.ini model.path="$tmp/ini" run.output_dir="$tmp/distill" data.train="$tmp/sft.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
+    distill.teacher_path="$tmp/sft"
+expect_exit "input/distill.ini" 0
 run 1 ./dtrain input/safe-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/safe" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
     batch.micro_batch_size=2 dpo.helpful_path="$tmp/rm" dpo.harmless_path="$tmp/rm"
 expect_exit "input/safe-dpo.ini" 0

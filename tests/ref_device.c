@@ -395,11 +395,51 @@ static double log_sum_exp(const double *z, int64_t n, double inv_t)
     return max + log(sum);
 }
 
+/* KL(p || q) of distributions given as logarithms. */
+static double ref_kl(const double *logp, const double *logq, int64_t n)
+{
+    double sum = 0;
+    for (int64_t v = 0; v < n; v++)
+        if (logp[v] > -INFINITY) sum += exp(logp[v]) * (logp[v] - logq[v]);
+    return sum;
+}
+
+/* logp, logq, logm: out [n], of the row, of its reference and of their mixture. */
+static void ref_mixture(const ref_row *r, double *logp, double *logq, double *logm)
+{
+    const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = log_sum_exp(r->q, r->n, r->inv_t), a = r->kl_mix;
+    for (int64_t v = 0; v < r->n; v++) {
+        logp[v] = r->z[v] * r->inv_t - lse, logq[v] = r->q[v] * r->inv_t - ref_lse;
+        logm[v] = log(a * exp(logp[v]) + (1 - a) * exp(logq[v]));
+    }
+}
+
+/* The divergence with kl_mix, and, if grad is given, its gradient by s = z/T. */
+static double ref_divergence(const ref_row *r, double *grad)
+{
+    const double a = r->kl_mix;
+    double *logp = calloc(3 * (size_t)r->n, 8), *logq = logp + r->n, *logm = logq + r->n;
+    ref_mixture(r, logp, logq, logm);
+    const double forward = ref_kl(logq, logp, r->n), reverse = ref_kl(logp, logq, r->n), own = ref_kl(logp, logm, r->n),
+                 other = ref_kl(logq, logm, r->n);
+    for (int64_t v = 0; grad && v < r->n; v++) {
+        const double p = exp(logp[v]);
+        if (a == 1)
+            grad[v] = p - exp(logq[v]);
+        else if (p > 0)
+            grad[v] = a == 0 ? p * (logp[v] - logq[v] - reverse) : a * p * (logp[v] - logm[v] - own);
+        else
+            grad[v] = 0;
+    }
+    free(logp);
+    return a == 0 ? reverse : a == 1 ? forward : a * own + (1 - a) * other;
+}
+
 ref_row_values ref_classifier(const ref_row *r)
 {
     ref_row_values x = {0};
     if (r->target < 0) return x;
-    const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = r->q ? log_sum_exp(r->q, r->n, r->inv_t) : 0;
+    const double lse = log_sum_exp(r->z, r->n, r->inv_t);
     double sum_logp = 0, squares = 0;
     for (int64_t v = 0; v < r->n; v++) {
         const double logp = r->z[v] * r->inv_t - lse;
@@ -408,8 +448,8 @@ ref_row_values ref_classifier(const ref_row *r)
         x.mean_logit += r->z[v] * r->inv_t / (double)r->n;
         if (logp == -INFINITY) continue;
         x.entropy -= exp(logp) * logp;
-        if (r->q) x.kl += exp(logp) * (logp - (r->q[v] * r->inv_t - ref_lse));
     }
+    if (r->q) x.kl = ref_divergence(r, NULL);
     x.log_sum_squares = log(squares);
     x.logp = r->z[r->target] * r->inv_t - lse;
     x.loss = -(1 - r->smoothing) * x.logp + r->z_loss * lse * lse;
@@ -421,16 +461,19 @@ ref_row_values ref_classifier(const ref_row *r)
 void ref_classifier_gradient(const ref_row *r, double *grad)
 {
     const ref_row_values x = ref_classifier(r);
-    const double lse = log_sum_exp(r->z, r->n, r->inv_t), ref_lse = r->q ? log_sum_exp(r->q, r->n, r->inv_t) : 0;
+    const double lse = log_sum_exp(r->z, r->n, r->inv_t);
+    double *of_kl = calloc((size_t)r->n, 8);
+    if (r->q) ref_divergence(r, of_kl);
     for (int64_t v = 0; v < r->n; v++) {
         const double logp = r->z[v] * r->inv_t - lse, p = exp(logp), one_hot = v == r->target ? 1.0 : 0.0;
         double g =
             r->weight * (p * (1 + 2 * r->z_loss * lse) - (1 - r->smoothing) * one_hot - r->smoothing / (double)r->n);
         if (p > 0) g += r->entropy_weight * p * (logp + x.entropy);
-        if (p > 0 && r->q) g += r->kl_weight * p * (logp - (r->q[v] * r->inv_t - ref_lse) - x.kl);
+        g += r->kl_weight * of_kl[v];
         if (r->softcap > 0) g *= 1 - pow(r->z[v] / r->softcap, 2);
         grad[v] = r->target < 0 ? 0.0 : r->inv_t * g;
     }
+    free(of_kl);
 }
 
 /* ---- choosing tokens --------------------------------------------------------------------------------------------- */

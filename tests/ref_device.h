@@ -84,7 +84,7 @@ typedef struct ref_row {
     int64_t n;
     const double *z, *q;
     int32_t target;
-    double inv_t, smoothing, z_loss, softcap, weight, entropy_weight, kl_weight;
+    double inv_t, smoothing, z_loss, softcap, weight, entropy_weight, kl_weight, kl_mix;
 } ref_row;
 typedef struct ref_row_values {
     double logp, entropy, kl, loss, log_sum_squares, mean_logit;

@@ -45,7 +45,8 @@ static ref_row ref_of(const rows *x, const double *z, const double *q, int r)
                      .softcap = (double)x->cl.softcap,
                      .weight = x->weight ? (double)weights[r] : 0,
                      .entropy_weight = x->entropy ? (double)entropy_weights[r] : 0,
-                     .kl_weight = x->kl ? (double)kl_weights[r] : 0};
+                     .kl_weight = x->kl ? (double)kl_weights[r] : 0,
+                     .kl_mix = (double)x->cl.kl_mix};
 }
 
 /* Results into values and hit, and, with gradient, dlogits over z. */
@@ -154,6 +155,21 @@ TEST(all_terms_and_their_gradients)
         }
 }
 
+/* Forward divergences and mixtures, with and without the loss; some classes are impossible for either model. */
+TEST(divergences_of_mixtures)
+{
+    static const float mixes[] = {1e-4f, 0.1f, 0.5f, 0.9f, 1};
+    for (int i = 0; i < 5; i++)
+        for (int way = 0; way < 5 * 4 * N_TYPES; way++) {
+            rows x = make_rows(sizes[i], way & 1 ? 0.7f : 1, way & 1 ? 15 : 4, types[way / 4 / 5]);
+            x.kl = true, x.weight = way & 2, x.cl.kl_mix = mixes[way / 4 % 5];
+            if (sizes[i] > 4) ref_set(&x.q, 1, -INFINITY), ref_set(&x.z, 3, -INFINITY), ref_set(&x.q, 3, -INFINITY);
+            if (sizes[i] > 4 && x.cl.kl_mix < 1) ref_set(&x.z, 2, -INFINITY);
+            check_rows(*state, &x, way & 1 ? 15 : 4);
+            drop_rows(&x);
+        }
+}
+
 /* With the loss and squared probabilities, and with all terms. */
 TEST(the_vocabulary_of_gpt2)
 {
@@ -175,9 +191,10 @@ TEST(gradients_are_those_of_the_objective)
 {
     fixture *f = *state;
     const double h = 1e-4, error = h * h * 40 / 6 + 0x1p-52 * 50 / h + 0x1p-24 * 100;
-    for (int way = 1; way < 16; way++) {
+    for (int way = 1; way < 32; way++) {
         rows x = make_rows(29, way & 1 ? 0.7f : 1.3f, 3, DT_F32);
         x.entropy = way & 2, x.kl = way & 4;
+        x.cl.kl_mix = way & 16 ? (way & 3 ? 0.3f : 1) : 0;
         x.cl.label_smoothing = way & 8 ? 0.2f : 0, x.cl.z_loss = way & 8 ? 0.05f : 0;
         double *z64 = ref_doubles(&x.z), *q64 = ref_doubles(&x.q), grad[29];
         ref_array values[N_VALUES];
@@ -209,18 +226,21 @@ TEST(gradients_are_those_of_the_objective)
 TEST(nothing_diverges_from_itself)
 {
     fixture *f = *state;
-    rows x = make_rows(3000, 0.7f, 8, DT_F32);
-    float kl[ROWS] = {1, 1, 1, 1};
-    ref_array q = ref_copy(&x.z);
-    dt_classifier cl = x.cl;
-    cl.ref_ld = cl.logits_ld, cl.ref_logits = ON(q), cl.kl = ARR(kl, ROWS), cl.kl_weight = ARR(kl_weights, ROWS);
-    cl.target = ARR(x.target, ROWS);
-    RUN(classifier, &cl, ON(x.z));
-    for (int r = 0; r < ROWS; r++) {
-        assert_true(kl[r] == 0);
-        for (int v = 0; v < 3000; v++) assert_true(((float *)x.z.p)[r * x.cl.logits_ld + v] == 0);
+    static const float mixes[] = {0, 0.1f, 0.7f, 1};
+    for (int i = 0; i < 4; i++) {
+        rows x = make_rows(3000, 0.7f, 8, DT_F32);
+        float kl[ROWS] = {1, 1, 1, 1};
+        ref_array q = ref_copy(&x.z);
+        dt_classifier cl = x.cl;
+        cl.ref_ld = cl.logits_ld, cl.ref_logits = ON(q), cl.kl = ARR(kl, ROWS), cl.kl_weight = ARR(kl_weights, ROWS);
+        cl.target = ARR(x.target, ROWS), cl.kl_mix = mixes[i];
+        RUN(classifier, &cl, ON(x.z));
+        for (int r = 0; r < ROWS; r++) {
+            assert_true(kl[r] == 0);
+            for (int v = 0; v < 3000; v++) assert_true(((float *)x.z.p)[r * x.cl.logits_ld + v] == 0);
+        }
+        drop_rows(&x), ref_drop(&q);
     }
-    drop_rows(&x), ref_drop(&q);
 }
 
 /* Terms whose weights are zero change nothing but roundings, and results do not depend on what else is asked. */
@@ -312,13 +332,64 @@ TEST(capped_logits_and_their_gradient)
     free(same), ref_drop(&z);
 }
 
+/* ---- known log-probabilities ------------------------------------------------------------------------------------- */
+
+/* The softmax of y has the known probabilities, and the rest in proportion to the logits. Logits round: z and shift are
+ * at most 40. */
+static void check_rest(fixture *f, int64_t n, int64_t k, float inv_t, double known)
+{
+    rows x = make_rows(n, inv_t, 5, DT_F32);
+    const dt_token_rows at = {.n_rows = ROWS, .n_vocab = n, .logits_ld = x.cl.logits_ld};
+    const size_t n_known = (size_t)(ROWS * k);
+    int32_t *token = malloc(n_known * sizeof *token);
+    float *logp = malloc(n_known * sizeof *logp);
+    double *z = ref_doubles(&x.z), *p = calloc((size_t)n, sizeof *p);
+    ref_array y = ref_new(DT_F32, ROWS * x.cl.logits_ld);
+    for (int64_t i = 0; i < ROWS * k; i++) {
+        token[i] =
+            i == 1 ? -1 : (int32_t)((7 * i + 3) % n); /* different within a row, as k < n and 7 does not divide n */
+        logp[i] = (float)log(known / (double)k);
+    }
+    RUN(fill_rest, &at, ON(x.z), inv_t, k, ARR(token, ROWS * k), ARR(logp, ROWS * k), ON(y));
+    for (int64_t r = 0; r < ROWS; r++) {
+        double sum = 0, rest = 0, all = 0;
+        for (int64_t v = 0; v < n; v++) p[v] = exp(z[r * at.logits_ld + v] * (double)inv_t);
+        for (int64_t i = r * k; i < (r + 1) * k; i++)
+            if (token[i] >= 0) p[token[i]] = 0, sum += exp((double)logp[i]);
+        for (int64_t v = 0; v < n; v++) rest += p[v];
+        for (int64_t v = 0; v < n; v++) p[v] *= fmax(1 - sum, 1e-7) / rest;
+        for (int64_t i = r * k; i < (r + 1) * k; i++)
+            if (token[i] >= 0) p[token[i]] = exp((double)logp[i]);
+        for (int64_t v = 0; v < n; v++) all += exp(ref_get(&y, r * at.logits_ld + v) * (double)inv_t);
+        assert_true(fabs(all - 1) < 1e-5);
+        for (int64_t v = 0; v < n; v++)
+            assert_true(fabs(ref_get(&y, r * at.logits_ld + v) * (double)inv_t - log(p[v])) < 40 * 0x1p-22);
+    }
+    free(token), free(logp), free(z), free(p), ref_drop(&y), drop_rows(&x);
+}
+
+TEST(known_log_probabilities_and_the_rest)
+{
+    fixture *f = *state;
+    float z[8] = {0}, logp[1] = {0}, y[8] = {0};
+    const int32_t token[1] = {0};
+    const dt_token_rows at = {.n_rows = 1, .n_vocab = 8, .logits_ld = 8};
+    check_rest(f, 17, 1, 1, 0.5);
+    check_rest(f, 17, 16, 0.7f, 0.9);
+    check_rest(f, 5001, 64, 1.3f, 0.99);
+    check_rest(f, 5001, 64, 1, 1); /* nothing is left but 1e-7 */
+    check_rest(f, GPT2, 100, 1, 0.7);
+    assert_fails(TRY(fill_rest, &at, ARR(z, 8), 1, 9, ARR(token, 1), ARR(logp, 1), ARR(y, 8)), DT_ERR_ARG, "fill_rest");
+    assert_fails(TRY(fill_rest, &at, ARR(z, 8), 0, 1, ARR(token, 1), ARR(logp, 1), ARR(y, 8)), DT_ERR_ARG, "fill_rest");
+}
+
 TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     float z[8] = {0}, x[1] = {0};
     const int32_t target[1] = {0};
     const dt_classifier good = {.n_rows = 1, .n_vocab = 8, .logits_ld = 8, .inv_temperature = 1};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         dt_classifier cl = good;
         cl.target = ARR(target, 1);
         if (i == 0) cl.label_smoothing = 1;
@@ -326,8 +397,11 @@ TEST(impossible_values_are_refused)
         if (i == 2) cl.kl_weight = ARR(x, 1);
         if (i == 3) cl.kl = ARR(x, 1), cl.ref_logits = ARR(z, 8), cl.ref_ld = 7;
         if (i == 4) cl.softcap = -1;
+        if (i == 5) cl.kl_mix = 1.5f;
+        if (i == 6) cl.kl_mix = 0.5f, cl.log_sum_squares = ARR(x, 1);
         assert_fails(TRY(classifier, &cl, ARR(z, 8)), DT_ERR_ARG,
-                     i == 4   ? "softcap"
+                     i > 4    ? "kl_mix"
+                     : i == 4 ? "softcap"
                      : i < 2  ? "label_smoothing"
                      : i == 2 ? "no ref_logits"
                               : "below n_vocab");

@@ -356,7 +356,7 @@ static void make_classifier(call *c)
 {
     c->in[0] = ref_random(DT_F32, 2 * VOCAB, 1, 5);
     c->in[1] = ref_random(DT_F32, 2, 2, 1);
-    if (c->how == 2) c->in[2] = ref_random(DT_F32, 2 * VOCAB, 3, 5), c->in[3] = ref_random(DT_F32, 2, 4, 1);
+    if (c->how >= 2) c->in[2] = ref_random(DT_F32, 2 * VOCAB, 3, 5), c->in[3] = ref_random(DT_F32, 2, 4, 1);
     c->out[0] = ref_new(DT_F32, 2 * VOCAB); /* dlogits of type dt: as many as there are */
     c->out[1] = ref_new(DT_F32, 2);         /* logp */
 }
@@ -371,8 +371,9 @@ static void run_classifier(call *c)
     dt_classifier cl = plain;
     cl.target = ARR(target, 2), cl.weight = ON(c->in[1]), cl.logp = ON(c->out[1]);
     if (c->how) cl.entropy = ARR(entropy, 2);
-    if (c->how == 2) cl.label_smoothing = 0.1f, cl.z_loss = 0.01f, cl.entropy_weight = ON(c->in[3]);
-    if (c->how == 2) cl.ref_logits = ON(c->in[2]), cl.ref_ld = VOCAB, cl.kl_weight = ON(c->in[3]);
+    if (c->how >= 2) cl.label_smoothing = 0.1f, cl.z_loss = 0.01f, cl.entropy_weight = ON(c->in[3]);
+    if (c->how >= 2) cl.ref_logits = ON(c->in[2]), cl.ref_ld = VOCAB, cl.kl_weight = ON(c->in[3]);
+    if (c->how > 2) cl.kl_mix = c->how == 3 ? 0.5f : 1;
     RUN(classifier, &cl, ON(c->out[0]));
     ref_array z = ref_copy(&c->in[0]); /* without gradients logp must tell on its own */
     cl = plain;
@@ -449,7 +450,7 @@ static const operation operations[] = {
     {"norm_backward", 2, false, make_norm_backward, run_norm_backward},
     {"attention_forward", 4, true, make_attention, run_attention_forward},
     {"attention_backward", 2, true, make_attention_backward, run_attention_backward},
-    {"classifier", 3, true, make_classifier, run_classifier},
+    {"classifier", 5, true, make_classifier, run_classifier},
     {"adamw_step", 2, false, make_adamw, run_adamw},
     {"sgd_step", 2, false, make_sgd, run_sgd},
 };
@@ -534,7 +535,7 @@ TEST(a_positive_infinity_shows_where_the_negative_has_a_limit)
 TEST(an_infinite_logit_shows_in_the_gradient)
 {
     for (int t = 0; t < N_TYPES; t++)
-        for (int how = 0; how < 3; how++) {
+        for (int how = 0; how < 5; how++) {
             call c = {.f = *state, .dt = types[t], .how = how};
             make_classifier(&c);
             poison(&c.in[0], 11, 0x7f800000u);

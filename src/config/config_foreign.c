@@ -114,6 +114,7 @@ static const struct {
     {"data", "shuffle", "shuffle_dataset", NULL},
     {"data", "group_by_modality_length", "group_by_length", "it also separates samples with images from those without"},
     {"log", "completions", "log_completions num_sample_generations", "number of completions to print from a rollout"},
+    {"distill", "teacher_path", "teacher_model_name_or_path teacher_model", NULL},
     {"ppo", "reward_path", "reward_model_path", NULL},
     {"ppo", "cost_path", "cost_model_path", NULL},
     {"ppo", "stop_token", "stop_token_id", NULL},

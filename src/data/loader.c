@@ -462,6 +462,7 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     *n = 0;
     DT_TRY(dt_fault("data.read"));
     DT_TRY(dt_dataset_document(d, in_file, &first, &n_tok));
+    DT_TRY(dt_samples_cut_answer(d, in_file, first, &n_tok));
     const int64_t kept = dt_min_i64(n_tok, max);
     int64_t n_cut = 0;
     if (kept < n_tok) DT_TRY(dt_dataset_count_placeholders(d, DT_SIDE_FIRST, first, n_tok - kept, &n_cut));
@@ -494,5 +495,7 @@ dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json)
 {
     int64_t in_file;
     const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file);
-    return dt_dataset_read_record(set->dataset, in_file, json);
+    if (set->dataset->info.kind != DT_DATASET_SFT) return dt_dataset_read_record(set->dataset, in_file, json);
+    *json = strdup("{}");
+    return *json ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a record");
 }

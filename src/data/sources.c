@@ -35,7 +35,9 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
                                .document_mask = opt->document_mask,
                                .truncate = opt->truncate,
                                .no_ties = opt->no_ties};
-    if (d->kind->samples) {
+    if (opt->kind == DT_DATASET_PROMPTS) {
+        *ops = &dt_samples_prompts;
+    } else if (d->kind->samples) {
         DT_CHECK(automatic || strcmp(name, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
                  "%s: packing = %s: %s cannot be packed (they need no padding): expected auto or none", opt->where,
                  name, d->kind->n_sequences > 1 ? "pairs" : "answers");
@@ -51,8 +53,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
         *ops = p->ops;
         lo->split = p->split;
     }
-    DT_CHECK(*ops == &dt_samples_records || d->kind->samples || d->info.n_documents >= 0 ||
-                 (*ops == &dt_samples_wrapped && !opt->document_mask),
+    DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_prompts || d->kind->samples ||
+                 d->info.n_documents >= 0 || (*ops == &dt_samples_wrapped && !opt->document_mask),
              DT_ERR_DATA, "%s: %s needs document offsets, but the dataset offsets is missing", d->path,
              *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
     return DT_OK;
@@ -101,7 +103,8 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
              "tokenizer, or add rows to the model (dtrain-convert --add-tokens)",
              d->path, d->info.vocab_size, opt->vocab_size);
     const dt_kind *wanted = dt_kind_of(opt->kind);
-    DT_CHECK(d->kind == wanted || (!d->kind->samples && !wanted->samples), DT_ERR_DATA,
+    const bool record = opt->records && d->info.kind == DT_DATASET_SFT;
+    DT_CHECK(d->kind == wanted || record || (!d->kind->samples && !wanted->samples), DT_ERR_DATA,
              "%s: kind %s: expected %s for this task%s%s%s", d->path, d->kind->name, wanted->wanted,
              opt->task ? " (" : "", opt->task ? opt->task : "", opt->task ? ")" : "");
     if (d->info.has_images && s->with_images) DT_TRY(check_images_alike(s->with_images, &d->info));

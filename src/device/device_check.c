@@ -257,9 +257,21 @@ dt_err dt_classifier_check(const dt_classifier *cl)
              (double)cl->z_loss);
     DT_CHECK(cl->softcap >= 0 && isfinite(cl->softcap), DT_ERR_ARG,
              "internal: classifier: softcap %g is not 0 (none) or above 0", (double)cl->softcap);
+    DT_CHECK(cl->kl_mix >= 0 && cl->kl_mix <= (cl->log_sum_squares ? 0 : 1), DT_ERR_ARG,
+             "internal: classifier: kl_mix %g is not from 0 to 1, or above 0 with log_sum_squares", (double)cl->kl_mix);
     DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
              "internal: classifier: the divergence has %s",
              cl->ref_logits ? "a ref_ld below n_vocab" : "no ref_logits");
+    return DT_OK;
+}
+
+dt_err dt_fill_rest_check(const dt_token_rows *rows, float inv_temperature, int64_t k)
+{
+    DT_TRY(dt_token_rows_check(rows));
+    DT_CHECK(inv_temperature > 0 && k > 0 && k <= rows->n_vocab, DT_ERR_ARG,
+             "internal: fill_rest: expected inv_temperature above 0 and k from 1 to the vocabulary size, found %g and "
+             "%" PRId64 " of %" PRId64,
+             (double)inv_temperature, k, rows->n_vocab);
     return DT_OK;
 }
 

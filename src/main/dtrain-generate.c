@@ -446,7 +446,7 @@ static dt_err run_all(app *a, dt_err parsed)
                                    .answers = o->answers != NULL,
                                    .vocab_size = a->frozen.mc.vocab_size};
     TOGETHER(a, generate_describe_images(a));
-    DT_TRY(prepare_prompts(a));
+    if (o->top_logprobs == 0) DT_TRY(prepare_prompts(a));
     if (o->verbose && a->comm.rank == 0) generate_print_settings(a);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
     TOGETHER(a, ranks_open_device(&a->comm, &a->dev, &a->ledger, o->device, o->threads));
@@ -457,7 +457,7 @@ static dt_err run_all(app *a, dt_err parsed)
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     TOGETHER(a, err);
-    DT_TRY(o->chat ? converse(a) : run_sequences(a));
+    DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->chat ? converse(a) : run_sequences(a));
     TOGETHER(a, generate_end_output(a)); /* does nothing on ranks without an output file */
     return DT_OK;
 }

@@ -202,6 +202,7 @@ static void place_head(dt_model *m, struct arena *a)
     h->mean = dt_take(a, h->n_rows, 1, sizeof(float));
     h->rstd = dt_take(a, h->n_rows, 1, sizeof(float));
     h->logits = dt_take(a, h->n_rows, h->logits_ld, sizeof(float));
+    h->filled = dt_take(a, m->opt.max_known > 0 ? h->n_rows : 0, h->logits_ld, sizeof(float));
     h->low = dt_take(a, h->n_rows, m->head.low_r, m->elem);
     h->sums.own = own > 0 && chunked_sums(m) ? dt_take(a, own, 1, sizeof(float)) : NULL;
 }
@@ -325,6 +326,8 @@ size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct 
     r->weight = dt_take(&a, n_tok, 1, sizeof(float));
     r->entropy_weight = take_if(m->opt.head & DT_HEAD_ENTROPY_WEIGHT, &a, n_tok);
     r->kl_weight = take_if(m->opt.head & DT_HEAD_DIVERGENCE, &a, n_tok);
+    r->known_token = dt_take(&a, m->opt.max_known > 0 ? n_tok : 0, m->opt.max_known, sizeof(int32_t));
+    r->known_logp = dt_take(&a, m->opt.max_known > 0 ? n_tok : 0, m->opt.max_known, sizeof(float));
     return a.used;
 }
 
@@ -377,6 +380,8 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->tokens_span =
         dt_take_span(host, device, dt_model_place_tokens(m, NULL, m->opt.max_tok, m->opt.max_seq, &largest));
     m->rows_span = dt_take_span(host, device, dt_model_place_rows(m, NULL, m->opt.max_tok, &most));
+    const int64_t n_tops = m->opt.training ? 0 : (int64_t)m->opt.max_tok * m->opt.max_known;
+    m->tops_span = dt_take_span(host, device, (size_t)n_tops * (sizeof(double) + sizeof(int32_t)));
     const size_t at_host = host->used, at_device = device->used;
     place_results(m, host, &m->host_results);
     place_results(m, device, &m->device_results);

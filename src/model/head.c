@@ -8,6 +8,7 @@
  * gradient (embed.c). */
 #include "head.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /** The units of the head while they are held, and their gradients. */
@@ -167,7 +168,8 @@ static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *
                  "internal: dt_model_head: the model was not opened for all requested results");
     }
     m->asked.hit = wanted && wanted->hit ? m->host_results.hit : NULL;
-    DT_EXPECT(pass->reference || (!pass->kl_weight && !m->asked.real[RESULT_KL]));
+    DT_EXPECT(!pass->reference || !pass->known);
+    DT_EXPECT(pass->reference || pass->known || (!pass->kl_weight && !m->asked.real[RESULT_KL]));
     return DT_OK;
 }
 
@@ -201,6 +203,16 @@ static dt_err hold_reference(const dt_model *m, dt_model *ref, struct hold *h)
     return hold_units(ref, h, false);
 }
 
+/* Logits of the distributions that are known in part, starting at row `at`. */
+static dt_err fill_known(dt_model *m, const dt_head_pass *pass, int64_t at, int64_t n)
+{
+    const dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld};
+    const int64_t first = at * pass->known->k;
+    return m->ops->fill_rest(m->dev, &rows, m->h.logits, pass->inv_temperature, pass->known->k,
+                             m->device_rows.known_token + first, m->device_rows.known_logp + first, m->h.filled,
+                             m->stream);
+}
+
 static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const dt_head_pass *pass)
 {
     dt_model *ref = pass->reference;
@@ -216,12 +228,15 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
                                   .inv_temperature = pass->inv_temperature,
                                   .dlogits_dtype = m->opt.dtype,
                                   .softcap = (float)m->mc->final_softcap,
+                                  .kl_mix = pass->kl_mix,
                                   .target = in->target + at,
                                   .weight = weight_at(h, in->weight, at),
                                   .entropy_weight = weight_at(h, pass->entropy_weight ? in->entropy_weight : NULL, at),
                                   .kl_weight = weight_at(h, pass->kl_weight ? in->kl_weight : NULL, at),
-                                  .ref_logits = ref ? ref->h.logits : NULL,
-                                  .ref_ld = ref ? ref->h.logits_ld : 0,
+                                  .ref_logits = ref           ? ref->h.logits
+                                                : pass->known ? m->h.filled
+                                                              : NULL,
+                                  .ref_ld = ref ? ref->h.logits_ld : m->h.logits_ld,
                                   .logp = result_at(m, RESULT_LOGP, at),
                                   .hit = m->asked.hit ? m->device_results.hit + at : NULL,
                                   .entropy = result_at(m, RESULT_ENTROPY, at),
@@ -231,6 +246,7 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
         const uint64_t *key = in->token_key ? in->token_key + at : NULL;
         DT_TRY(dt_head_logits(m, &h->w, in->row + at, key, n));
         if (ref) DT_TRY(dt_head_logits(ref, &h_ref->w, in->row + at, NULL, n));
+        if (pass->known) DT_TRY(fill_known(m, pass, at, n));
         DT_TRY(m->ops->classifier(m->dev, &cl, m->h.logits, m->stream));
         if (h->grads) DT_TRY(chunk_backward(m, h, in->row + at, key, n));
     }
@@ -268,4 +284,49 @@ dt_err dt_head_run(dt_model *m, const dt_batch *b, const dt_head_pass *pass, con
     if (grads) DT_TRY(end_sums(m, &h, m->n_rows));
     if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
     return release_units(m, &h);
+}
+
+/* The lists of all rows, in either half of a span: log-probabilities, then tokens. */
+struct tops {
+    double *logp;
+    int32_t *token;
+};
+static struct tops tops_in(const dt_model *m, char *base)
+{
+    double *const logp = (double *)(void *)base;
+    return (struct tops){logp, (int32_t *)(void *)(logp + (int64_t)m->opt.max_tok * m->opt.max_known)};
+}
+
+static dt_err find_tops(dt_model *m, const struct head_weights *w, float inv_temperature, int64_t k)
+{
+    const struct tops to = tops_in(m, m->tops_span.device);
+    for (int64_t at = 0; at < m->n_rows; at += m->h.n_rows) {
+        const int64_t n = dt_min_i64(m->h.n_rows, m->n_rows - at);
+        const dt_token_rows rows = {.n_rows = n, .n_vocab = m->V, .logits_ld = m->h.logits_ld};
+        DT_TRY(dt_head_logits(m, w, m->device_rows.row + at, NULL, n));
+        DT_TRY(m->ops->top_tokens(m->dev, &rows, m->h.logits, k, to.token + at * k, m->h.filled, m->stream));
+        DT_TRY(m->ops->log_softmax_at(m->dev, &rows, m->h.logits, (double)inv_temperature, k, to.token + at * k,
+                                      to.logp + at * k, m->stream));
+    }
+    return DT_OK;
+}
+
+dt_err dt_model_tops(dt_model *m, const dt_batch *b, float inv_temperature, const dt_known *top)
+{
+    const dt_head_pass pass = {.inv_temperature = inv_temperature};
+    struct head_weights w;
+    DT_EXPECT(top->k > 0 && top->k <= m->opt.max_known && !m->opt.training && dt_context_part(m, b) == b);
+    DT_TRY(dt_model_stage_rows(m, b, &pass, false));
+    DT_TRY(dt_head_acquire(m, &w));
+    DT_TRY(find_tops(m, &w, inv_temperature, top->k));
+    DT_TRY(dt_head_release(m));
+    if (m->n_rows > 0)
+        DT_TRY(m->ops->copy(m->dev, m->tops_span.host, m->tops_span.device, m->tops_span.nbytes, m->stream));
+    DT_TRY(dt_model_sync(m));
+    const struct tops found = tops_in(m, m->tops_span.host);
+    for (int64_t i = 0; i < m->n_rows * top->k; i++) {
+        DT_CHECK(!isnan(found.logp[i]), DT_ERR_NONFINITE, "the logits of a token are not finite");
+        top->token[i] = found.token[i], top->logp[i] = (float)found.logp[i];
+    }
+    return DT_OK;
 }

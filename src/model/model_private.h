@@ -132,6 +132,7 @@ struct head_work {
     void *x, *y, *dy;          /* [R,C]: hidden states, after the final norm, gradient */
     float *mean, *rstd;        /* [R] */
     float *logits;             /* [R, logits_ld] */
+    float *filled;             /* the same, with max_known: of dt_head_pass.known */
     void *low;                 /* h of the head's adapter */
     struct head_sums sums;
 };
@@ -188,6 +189,8 @@ struct rows {
     uint64_t *token_key; /* for the dropout of the head's adapter */
     int32_t *row, *target;
     float *weight, *entropy_weight, *kl_weight;
+    int32_t *known_token; /* [rows, k], k of the pass; with max_known */
+    float *known_logp;
 };
 enum result { RESULT_LOGP, RESULT_ENTROPY, RESULT_SUM_SQUARES, RESULT_MEAN_LOGIT, RESULT_KL, N_RESULTS };
 struct results {
@@ -350,6 +353,7 @@ struct dt_model {
     int32_t *listed; /* device [max_listed]: of dt_model_set_lists */
     int32_t n_listed;
     struct span tokens_span, rows_span, results_span, values_span;
+    struct span tops_span; /* dt_model_tops: double [max_tok, max_known], int32_t likewise */
     /* of the losses of routers (balance.c): float [2 E + 1], rows of each expert, sums of its probabilities, and the
      * sum of l^2, over all layers; float [E + 1], gradients of each token's probabilities and of its l^2 */
     struct span load_span, dload_span;

@@ -23,6 +23,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
 {
     DT_EXPECT(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0);
     DT_TRY(check_cache(o));
+    DT_EXPECT(o->max_known >= 0 && o->max_known <= mc->vocab_size);
     DT_EXPECT(o->max_top >= 0 && o->max_top <= mc->vocab_size);
     DT_CHECK(o->max_tok <= INT32_MAX / dt_max_i64(mc->num_experts_per_tok, 1), DT_ERR_USAGE,
              "%d tokens of a micro-batch use %" PRId64 " experts each: expected at most 2^31 rows; lower "

@@ -35,9 +35,24 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     return dt_context_join(m, out->hit, sizeof *out->hit, p->first_target, m->n_rows, p->n_targets);
 }
 
+/* The arguments of this rank's targets. known: out, what is known of them, if the pass has it. */
+static dt_head_pass own_pass(const dt_model *m, const dt_head_pass *all, dt_known *known)
+{
+    const int64_t n = m->part.first_target;
+    dt_head_pass own = *all;
+    own.u = from(all->u, n), own.entropy_weight = from(all->entropy_weight, n), own.kl_weight = from(all->kl_weight, n);
+    if (!all->known) return own;
+    *known = *all->known;
+    known->token += n * known->k, known->logp += n * known->k;
+    own.known = known;
+    return own;
+}
+
 dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out)
 {
-    DT_TRY(dt_head_run(m, dt_context_part(m, b), pass, out, false));
+    dt_known known;
+    const dt_head_pass own = own_pass(m, pass, &known);
+    DT_TRY(dt_head_run(m, dt_context_part(m, b), &own, out, false));
     return dt_model_results(m, out);
 }
 
@@ -49,10 +64,9 @@ dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, floa
 
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted)
 {
-    const int64_t n = m->part.first_target;
-    dt_head_pass own = *pass;
+    dt_known known;
+    const dt_head_pass own = own_pass(m, pass, &known);
     DT_EXPECT(m->train && pass->u);
-    own.u += n, own.entropy_weight = from(pass->entropy_weight, n), own.kl_weight = from(pass->kl_weight, n);
     DT_TRY(dt_head_run(m, dt_context_part(m, b), &own, wanted, true));
     m->have_dx = true;
     return DT_OK;

@@ -164,6 +164,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     m->have_results = false;
     DT_EXPECT(dt_model_has_hidden(m, b->n_tok));
     DT_EXPECT(m->n_labels == 0);
+    DT_EXPECT(!pass->known || (pass->known->k > 0 && pass->known->k <= m->opt.max_known));
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
@@ -179,6 +180,11 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     put_weights(h->weight, w->u, n, scale);
     put_weights(h->entropy_weight, w->entropy_weight, n, scale);
     put_weights(h->kl_weight, w->kl_weight, n, scale);
+    if (pass->known && n > 0) {
+        const size_t n_known = (size_t)n * (size_t)pass->known->k;
+        memcpy(h->known_token, pass->known->token, n_known * sizeof *h->known_token);
+        memcpy(h->known_logp, pass->known->logp, n_known * sizeof *h->known_logp);
+    }
     m->n_rows = n;
     return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;
 }

@@ -240,7 +240,7 @@ static dt_err look_at(dt_ranking *m, dt_task *t, int64_t micro)
 
 dt_err dt_ranking_evaluate(dt_ranking *m, dt_task *t, int64_t micro)
 {
-    if (micro == 0) dt_rollout_rewind(m->rollout);
+    if (micro == 0) dt_rollout_rewind(m->rollout, 0);
     dt_rollout_start(m->rollout, micro);
     DT_TRY(dt_rollout_fill(m->rollout, t));
     dt_phase_enter(t->phase, "rollout", "rank");

@@ -17,7 +17,11 @@ static dt_err open_replay(dt_rollout *r, dt_task *t)
     return err;
 }
 
-static dt_loader **loader_of(const dt_rollout *r, dt_task *t) { return r->opt.validation ? &t->valid : &t->train; }
+static dt_loader **loader_of(dt_rollout *r, dt_task *t)
+{
+    if (r->opt.validation) return &t->valid;
+    return r->beside ? &r->own : &t->train;
+}
 
 static dt_err open_prompts(dt_rollout *r, dt_task *t)
 {
@@ -30,6 +34,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .where = dt_config_where(cfg, "data", key, where, sizeof where),
                                    .seq_len = cfg->data_seq_len,
                                    .kind = DT_DATASET_PROMPTS,
+                                   .records = r->opt.records,
                                    .shuffle = !validation && cfg->data_shuffle,
                                    .max_samples = validation ? cfg->data_max_validation_samples : 0,
                                    .train_batch_size = 1,
@@ -251,20 +256,27 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
     return DT_OK;
 }
 
+dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m)
+{
+    const dt_decoder decoder = dt_decoder_of_model(m);
+    const dt_constraint *only = r->opt.constraint;
+    const bool gathered = m == t->model && t->keep_gathered;
+    r->model = m;
+    if (only) DT_TRY(dt_model_set_lists(m, only->token, only->n_token));
+    r->generate.lockstep = t->stage == 3 && !gathered ? t->comm : NULL;
+    r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
+    if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
+    const dt_beam_options how = rollout_beams(r);
+    return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
+}
+
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
     DT_TRY(dt_batch_alloc(&r->batch, batch_tok(r, t), (int32_t)t->batching.micro_batch_size, t->ledger));
     if (r->n_eos == 0 && dt_comm_first(t->comm))
         DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
-    const dt_decoder decoder = dt_decoder_of_model(t->model);
-    const dt_constraint *only = r->opt.constraint;
-    if (only) DT_TRY(dt_model_set_lists(t->model, only->token, only->n_token));
-    r->generate.lockstep = t->stage == 3 && !t->keep_gathered ? t->comm : NULL;
-    r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
-    if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
-    const dt_beam_options how = rollout_beams(r);
-    return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
+    return r->opt.by_other ? DT_OK : dt_rollout_use(r, t, t->model);
 }
 
 static dt_err begin(void *self, dt_task *t) { return dt_comm_agree(t->comm, begin_local(self, t)); }
@@ -298,13 +310,14 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     }
     dt_task_hold(t, &as_part, r);
     r->opt = *opt;
+    r->beside = t->train && !opt->validation;
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     open_tokenizer(r, t);
     dt_mistakes_add(t->mistakes, find_ends(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
-    if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
+    if (!opt->validation && !opt->unsaved) t->saved_nbytes += rollout_saved_nbytes(r);
     return r;
 }
 
@@ -340,7 +353,11 @@ void dt_rollout_start(dt_rollout *r, int64_t number)
     r->seconds = r->score_seconds = r->reward_seconds = 0;
 }
 
-void dt_rollout_rewind(dt_rollout *r) { r->now.next_prompt = 0, r->now.next_completion = 0; }
+void dt_rollout_rewind(dt_rollout *r, int64_t prompt)
+{
+    r->now.next_prompt = prompt;
+    r->now.next_completion = (uint64_t)prompt * (uint64_t)rollout_n_drawn(r);
+}
 
 void dt_rollout_undo(dt_rollout *r)
 {

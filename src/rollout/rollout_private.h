@@ -36,7 +36,9 @@ typedef struct rollout_replay {
 struct dt_rollout {
     dt_rollout_options opt;
     rollout_replay replay;
-    dt_loader *prompts;          /* t->train; NULL: none */
+    dt_loader *prompts; /* t->train, or own; NULL: none */
+    bool beside;        /* t->train is the task's, so own is used */
+    dt_loader *own;
     int64_t n_prompts;           /* per epoch */
     int32_t max_prompt, max_len; /* maximum tokens of a prompt and of a row */
     int32_t recompute_at;        /* of dt_generate_options */
@@ -44,6 +46,7 @@ struct dt_rollout {
     int n_eos;
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
+    dt_model *model;         /* that generates */
     dt_generator *generator; /* NULL with beams */
     dt_searcher *searcher;   /* NULL without beams */
     struct meeting *meeting; /* sample.c, during generation */

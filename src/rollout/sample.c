@@ -145,8 +145,8 @@ static dt_err gather(dt_rollout *r, dt_task *t)
     b->n_samples = 0;
     b->seq_start[0] = 0;
     dt_batch_finish(b);
-    DT_TRY(dt_model_decode(t->model, b, NULL));
-    return dt_model_draw(t->model, b, &(dt_draw){.how = dt_sampling_choice(&r->opt.sampling)});
+    DT_TRY(dt_model_decode(r->model, b, NULL));
+    return dt_model_draw(r->model, b, &(dt_draw){.how = dt_sampling_choice(&r->opt.sampling)});
 }
 
 static dt_err complete(meeting *m)

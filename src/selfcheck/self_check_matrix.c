@@ -310,11 +310,13 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
                         .label_smoothing = terms & 1 ? 0.1f : 0,
                         .z_loss = terms & 1 ? 1e-3f : 0,
                         .softcap = terms & 1 ? 30 : 0,
+                        .kl_mix = terms & 4 ? 0.3f : 0,
                         .ref_ld = ld};
     begin(c, "classifier over %d classes, %s, gradients in %s", (int)n_vocab,
           terms == 0   ? "loss"
           : terms == 1 ? "smoothing, z-loss and softcap"
-                       : "entropy and divergence",
+          : terms == 2 ? "entropy and divergence"
+                       : "divergence of a mixture",
           dt_dtype_name(dlogits));
     const array logits = put(c, DT_F32, N_ROWS * ld, 5), ref = put(c, DT_F32, N_ROWS * ld, 5),
                 targets = put_bytes(c, target, sizeof *target, N_ROWS),
@@ -359,14 +361,22 @@ static void tokens(check *c, int64_t n_vocab)
     int32_t asked[ROWS * K];
     for (int r = 0; r < ROWS; r++) u[r] = (double)(dt_mix64((uint64_t)r + 5) >> 11) * 0x1p-53;
     for (int i = 0; i < ROWS * K; i++) asked[i] = i % 4 ? (int32_t)(dt_mix64((uint64_t)i) % (uint64_t)n_vocab) : -1;
-    begin(c, "draw_tokens, top_tokens, log_softmax_at, %d classes", (int)n_vocab);
+    begin(c, "draw_tokens, top_tokens, log_softmax_at, fill_rest, %d classes", (int)n_vocab);
     dt_token_rows rows = {.n_rows = ROWS, .n_vocab = n_vocab, .logits_ld = n_vocab + 1, .allowed_ld = words};
     const int64_t scratch = (LARGER_OF(c, draw_scratch_nbytes, &rows) + 63) / 64;
     const array logits = put(c, DT_F32, ROWS * rows.logits_ld, 6), uniform = put_bytes(c, u, sizeof *u, ROWS),
                 to_find = put_bytes(c, asked, sizeof *asked, ROWS * K), mask = put(c, DT_F32, ROWS * words, 1e30),
                 drawn = room_bytes(c, sizeof(int32_t), 4 * ROWS), best = room_bytes(c, sizeof(int32_t), 2 * ROWS * K),
                 best_logit = room(c, DT_F32, 2 * ROWS * K), logp = room_bytes(c, sizeof(double), ROWS * K),
-                work = room_bytes(c, 64, scratch);
+                filled = room(c, DT_F32, ROWS * rows.logits_ld), work = room_bytes(c, 64, scratch);
+    float known[ROWS * K];
+    for (int i = 0; i < ROWS * K; i++) {
+        known[i] = -2.5f - 0.1f * (float)(i % K);
+        for (int j = i / K * K; j < i; j++)
+            if (asked[j] == asked[i]) asked[i] = -1; /* no token occurs twice */
+    }
+    const array to_fill = put_bytes(c, asked, sizeof *asked, ROWS * K),
+                of_known = put_bytes(c, known, sizeof *known, ROWS * K);
     enum { LISTED = 40 };
     int32_t listed[LISTED], places[ROWS], lens[ROWS];
     for (int i = 0; i < LISTED; i++) listed[i] = (int32_t)(n_vocab * i / LISTED);
@@ -387,11 +397,14 @@ static void tokens(check *c, int64_t n_vocab)
         RUN(c, top_tokens, &rows, at(c, logits), K, (int32_t *)at(c, best) + ROWS * K,
             (float *)at(c, best_logit) + ROWS * K);
         RUN(c, log_softmax_at, &rows, at(c, logits), 1 / 0.7, K, at(c, to_find), at(c, logp));
+        RUN(c, fill_rest, &rows, at(c, logits), 1 / 0.7f, K, at(c, to_fill), at(c, of_known), at(c, filled));
     }
     compare(c, "draw_tokens", drawn, EXACT);
     compare(c, "top_tokens", best, EXACT);
     compare(c, "top_tokens' logits", best_logit, EXACT);
     compare_doubles(c, "log_softmax_at", logp, 0x1p-24);
+    for (int r = 0; r < ROWS; r++)
+        compare(c, "fill_rest", part(filled, r * rows.logits_ld, n_vocab), near(256, 0, DT_F32));
     end(c);
 }
 
@@ -400,9 +413,9 @@ void check_matrix_cases(check *c)
     for (int t = 0; t < N_TYPES; t++) {
         matmuls(c, TYPES[t]);
         attentions(c, TYPES[t]);
-        for (int terms = 0; terms < 3; terms++) {
-            classifier(c, 1003, TYPES[t], terms);
-            classifier(c, 20011, TYPES[t], terms);
+        for (int i = 0; i < 4; i++) {
+            classifier(c, 1003, TYPES[t], i < 3 ? i : 6);
+            classifier(c, 20011, TYPES[t], i < 3 ? i : 6);
         }
     }
     tokens(c, 67);

@@ -126,7 +126,8 @@ void dt_task_close_data(dt_task *t)
     t->train = t->valid = NULL;
 }
 
-/* If no file could be read, batches of full rows are planned. */
+/* If no file could be read, batches of full rows are planned. self: the task, if it reads data.train here; else
+ * t->train belongs to a rollout. */
 static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_model_options *opt = t->model_opt;
@@ -135,9 +136,8 @@ static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
                                 .max_seq = opt->max_seq,
                                 .max_images = opt->max_images,
                                 .image_nbytes = dt_task_image_nbytes(t)};
-    (void)self;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += t->train || t->valid
-                                               ? dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid)
+                                               ? dt_loader_nbytes(self ? t->train : NULL) + dt_loader_nbytes(t->valid)
                                                : (size_t)(t->cfg->data_prefetch + 1) * dt_kind_batch_nbytes(&most);
     return DT_OK;
 }
@@ -169,7 +169,7 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
     static const dt_task_part_ops part = {.plan = plan_data, .close = close_data};
     const dt_config *cfg = t->cfg;
     t->data_kind = what->kind;
-    dt_task_hold(t, &part, NULL);
+    dt_task_hold(t, &part, what->training ? t : NULL);
     if (what->training && *cfg->data_train && is_known(cfg, "train"))
         dt_mistakes_add(t->mistakes, open_loader(t, &t->train, what, "train", cfg->data_train));
     if (what->validation && *cfg->data_validation && is_known(cfg, "validation"))

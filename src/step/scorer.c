@@ -89,16 +89,21 @@ static void close_scorer(void *self, dt_task *t)
 static const dt_task_part_ops part = {.plan = plan, .begin = begin, .close = close_scorer};
 
 /* For the batches of the model in training. */
-static dt_model_options options_of(const dt_task *t)
+static dt_model_options options_of(const dt_scorer *s, const dt_task *t)
 {
     const dt_model_options *trained = t->model_opt;
-    return (dt_model_options){.max_tok = trained->max_tok,
-                              .max_seq = trained->max_seq,
-                              .max_pos = trained->max_pos,
-                              .mesh = trained->mesh,
-                              .max_images = trained->max_images,
-                              .features_given = trained->features_given,
-                              .reproducible = trained->reproducible};
+    dt_model_options o = {.max_tok = trained->max_tok,
+                          .max_seq = trained->max_seq,
+                          .max_pos = trained->max_pos,
+                          .mesh = trained->mesh,
+                          .max_images = trained->max_images,
+                          .features_given = trained->features_given,
+                          .reproducible = trained->reproducible};
+    if (!s->generates) return o;
+    o.cache_seqs = trained->cache_seqs, o.cache_len = trained->cache_len;
+    o.cache_prompts = trained->cache_prompts, o.cache_prompt_len = trained->cache_prompt_len;
+    o.batch_invariant = trained->batch_invariant, o.graphs = trained->graphs;
+    return o;
 }
 
 /* The ranks of the axis cp divide the tokens of the scorer's batches, too. The trained model is checked elsewhere. */
@@ -127,7 +132,7 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     dt_err err = settle_images(s, t, path);
     if (err == DT_OK) err = check_context(s, t, path);
     if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
-    s->opt = options_of(t);
+    s->opt = options_of(s, t);
     s->opt.features_given = s->opt.features_given && s->frozen.mc.vision;
     return borrow(s, t);
 }
@@ -135,7 +140,7 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
 {
     dt_task_hold(t, &part, s);
-    *s = (dt_scorer){.name = name, .is_base = true, .opt = options_of(t)};
+    *s = (dt_scorer){.name = name, .generates = s->generates, .is_base = true, .opt = options_of(s, t)};
     s->opt.no_adapters = true;
     return borrow(s, t);
 }

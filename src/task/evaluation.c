@@ -22,7 +22,7 @@ static void eval_open(dt_task *t)
 {
     evaluation *e = t->self;
     if (!recommends(t)) {
-        lm_open(t);
+        lm_open(t, false, NULL);
         return;
     }
     dt_generation_items_open(&e->items, t);

@@ -10,9 +10,10 @@
 
 static double perplexity(double loss) { return exp(loss > 700 ? 700 : loss); }
 
-void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
+void dt_lm_declare(dt_lm_sums *l, dt_sums *s, const char *nll)
 {
     l->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    l->nll = nll ? dt_sums_declare(s, nll, DT_SUM_LOSS, 1) : l->loss;
     l->weight = dt_sums_declare(s, "weight", DT_SUM_UNITS, DT_WEIGHT_UNIT);
     l->target = dt_sums_declare(s, "targets", DT_SUM_UNITS, 1);
     l->hit = dt_sums_declare(s, "hits", DT_SUM_UNITS, 1);
@@ -20,10 +21,11 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
     l->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     l->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "weight", NULL);
+    if (nll) dt_sums_show(s, DT_SHOW_TRAIN, nll, nll, "weight", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "accuracy", "hits", "targets", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "entropy", "entropy", "targets", NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_loss", "loss", "weight", NULL);
-    dt_sums_show(s, DT_SHOW_VALIDATION, "perplexity", "loss", "weight", perplexity);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "perplexity", nll ? nll : "loss", "weight", perplexity);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_accuracy", "hits", "targets", NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_entropy", "entropy", "targets", NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_targets", "targets", NULL, NULL);
@@ -32,14 +34,16 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
 
 void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_predictions *p)
 {
-    double loss = 0, entropy = 0; /* summed in token order within a micro-batch: the same bits on any rank */
+    double nll = 0, loss = 0, entropy = 0; /* in token order within a micro-batch: the same bits on any rank */
     int64_t n_hit = 0;
     for (int64_t i = 0; i < b->n_target; i++) {
-        loss -= (double)b->weight[b->target_row[i]] * p->logp[i];
+        nll -= (double)b->weight[b->target_row[i]] * p->logp[i];
+        if (l->loss != l->nll) loss += (double)b->weight[b->target_row[i]] * p->kl[i];
         n_hit += p->hit[i];
         entropy += (double)p->entropy[i];
     }
-    dt_sums_add(s, l->loss, loss);
+    dt_sums_add(s, l->nll, nll);
+    if (l->loss != l->nll) dt_sums_add(s, l->loss, loss);
     dt_sums_add(s, l->entropy, entropy);
     dt_sums_count(s, l->weight, b->weight_fixed);
     dt_sums_count(s, l->target, b->n_target);
@@ -60,12 +64,12 @@ static void warn_of_images(const dt_task *t)
                 (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)t->cfg->data_seq_len);
 }
 
-void lm_open(dt_task *t)
+void lm_open(dt_task *t, bool training, const char *nll)
 {
     language_model *l = t->self;
-    dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
+    dt_task_open_data(t, &(dt_task_data){.training = training, .validation = true});
     warn_of_images(t);
-    dt_lm_declare(&l->sums, t->sums);
+    dt_lm_declare(&l->sums, t->sums, nll);
 }
 
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
@@ -96,7 +100,7 @@ static void warn_of_kind(const dt_task *t)
  * the task. */
 static void open_pretrain(dt_task *t)
 {
-    lm_open(t);
+    lm_open(t, true, NULL);
     const dt_data_info *info = dt_task_warned_data(t);
     if (info && !info->of_documents && !dt_config_given(t->cfg, "run", "task"))
         DT_WARN("[run] task is not set, so it is pretrain, but data.train was made of prompts and answers: set "
@@ -105,7 +109,7 @@ static void open_pretrain(dt_task *t)
 
 static void open_sft(dt_task *t)
 {
-    lm_open(t);
+    lm_open(t, true, NULL);
     warn_of_kind(t);
 }
 
@@ -114,7 +118,7 @@ static void check(dt_task *t)
     if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
 }
 
-static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+dt_err lm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     language_model *l = t->self;
     if (micro == 0) {
@@ -135,7 +139,7 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 
 #define LANGUAGE_MODEL                                                                                                 \
     .trains = true, .images = true, .weights_known = true, .self_nbytes = sizeof(language_model), .check = check,      \
-    .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
+    .next_micro = lm_next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                   \
     .step_after = dt_task_data_step_after
 
 const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = open_pretrain, LANGUAGE_MODEL};

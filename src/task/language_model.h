@@ -9,7 +9,10 @@ typedef struct language_model {
     dt_micro step; /* of the current step, all but the batch */
 } language_model;
 
-void lm_open(dt_task *t);
+/** training: open data.train. nll: as of dt_lm_declare. */
+void lm_open(dt_task *t, bool training, const char *nll);
+/** A micro-batch of t->train. */
+dt_err lm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m);
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 /** A micro-batch of t->valid: forward and metrics. Does not use language_model. Collective. */
 dt_err lm_evaluate(dt_task *t, int64_t micro);

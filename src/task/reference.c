@@ -87,8 +87,8 @@ dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items)
     if (!r->weights[0] || !dt_named_arrays_find(items, "reference_weights")) return DT_OK;
     DT_TRY(dt_named_arrays_get(items, "reference_weights", DT_NAMED_I64, 2, before));
     DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
-             "%s%s%s: expected the reference that the run started with, found another one", from->path,
-             from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "");
+             "%s%s%s: expected %s that the run started with, found another one", from->path,
+             from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "", r->scorer.name);
     return DT_OK;
 }
 
@@ -114,7 +114,7 @@ static const dt_task_part_ops part = {.lay_out = lay_out, .begin = begin};
 
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
-    static const char name[] = "the reference";
+    const char *const name = r->scorer.name ? r->scorer.name : "the reference";
     const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
     bool adapted = false;
     if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));

@@ -20,7 +20,8 @@ typedef struct dt_reference {
     void *chunk;        /* staging for parameters of both models, if it follows the policy */
 } dt_reference;
 
-/** In open, after t->model_opt covers the batches: add it to the task's parts. With DT_HEAD_DIVERGENCE it becomes
+/** In open, after t->model_opt covers the batches: add it to the task's parts. r->scorer.name, for messages, may be set
+ *  before; NULL: "the reference". With DT_HEAD_DIVERGENCE it becomes
  *  t->reference. If only adapters are trained and path is model.path, the reference is the model in training without
  *  its adapters. If that model starts with adapters (lora.path, or a checkpoint with adapters), the reference is a
  *  frozen copy with them. path NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of

@@ -6,12 +6,19 @@
 #include <stddef.h>
 #include <string.h>
 
+/* Does the task generate completions? */
+static bool generates(const dt_config *cfg)
+{
+    const bool distills = strcmp(cfg->run_task, "distill") == 0;
+    return dt_has_word("ppo, grpo", cfg->run_task) || (distills && (cfg->distill_lmbda > 0 || cfg->distill_seq_kd));
+}
+
 /* The reason why the run cannot have such an axis; NULL: none. */
 static const char *context_obstacle(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const dt_model_config *mc = &run->mc;
-    if (dt_has_word("ppo, grpo", cfg->run_task)) return "the task generates completions, whose tokens are not divided";
+    if (generates(cfg)) return "the task generates completions, whose tokens are not divided";
     if (cfg->run_reproducible)
         return "run.reproducible gives the same bits on any number of ranks, but sums over divided tokens have other "
                "bits";

@@ -23,7 +23,7 @@
 /* clang-format off */
 /** The tasks: dt_task_NAME is the table of one (task.h). */
 #define DT_TASK_LIST(TASK) \
-    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(ppo) TASK(grpo) TASK(eval)
+    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(distill) TASK(ppo) TASK(grpo) TASK(eval)
 /** The kinds of samples that tasks read (dataset.h): the name of the enumerator, the value of --kind and of the
  *  attribute, and its help. A kind is the tables dt_kind_NAME in src/data/kinds and dt_records_NAME in src/make. */
 #define DT_KIND_LIST(KIND) \
@@ -35,9 +35,9 @@
     ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
          "task of the run. pretrain: train on tokens; sft: fine-tune on samples with answers; rm: train a reward " \
          "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
-         "answers that are good or bad; ppo: align it with rewards for its " \
-         "own completions; grpo: as ppo, without a critic, by comparing completions of a prompt; eval: measure the " \
-         "loss on data.validation") \
+         "answers that are good or bad; distill: train a student on a teacher's probabilities; " \
+         "ppo: align it with rewards for its own completions; grpo: as ppo, without a critic, by comparing " \
+         "completions of a prompt; eval: measure the loss on data.validation") \
     TEXT(run, output_dir, "", \
          "directory for the output of the run: config.ini, metrics.jsonl, checkpoints/, TensorBoard events. " \
          "Required for every task except eval") \

@@ -1,5 +1,5 @@
 /* task_keys.h - the part of the table of configuration keys (config_keys.h) that sets reward models, preference
- * optimisation and reinforcement learning. */
+ * optimisation, distillation and reinforcement learning. */
 #ifndef DTRAIN_TASK_KEYS_H
 #define DTRAIN_TASK_KEYS_H
 
@@ -108,6 +108,25 @@
          "sync_reference_mixup) x reference (512 is usual); 0: never") \
     REAL(kto, sync_reference_mixup, 0.6, 0, 1, "", \
          "share of the trained model in the new reference (sync_reference_steps)") \
+    TEXT(distill, teacher_path, "", \
+         "frozen teacher, a directory or a checkpoint, of any family, with the vocabulary and the tokenizer of the " \
+         "model in training") \
+    TEXT(distill, teacher_logprobs, "", \
+         "instead of teacher_path: file of the most probable tokens of a teacher at each target of data.train, from " \
+         "dtrain-generate --top-logprobs") \
+    REAL(distill, beta, 0.5, 0, 1, "", \
+         "divergence of student and teacher at a token. 0: KL(teacher || student); 1: KL(student || teacher); " \
+         "between: beta KL(teacher || m) + (1 - beta) KL(student || m) with m = beta teacher + (1 - beta) student") \
+    REAL(distill, temperature, 1, 1e-3, 1e3, "", \
+         "divisor of the logits of both models, in the divergence and in sampling (TRL's GKDTrainer: only in " \
+         "sampling)") \
+    REAL(distill, lmbda, 0, 0, 1, "share of steps", \
+         "share of the steps whose answers the student samples itself, for the prompts of data.train; the others use " \
+         "the answers of data.train (TRL's default is 0.5)") \
+    INT (distill, max_new_tokens, 128, 1, 16777216, "tokens", \
+         "maximum length of an answer that the student or the teacher samples") \
+    BOOL(distill, seq_kd, false, \
+         "in the steps in which the student does not sample answers, the teacher does (sequence-level distillation)") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint. The critic starts from it. It counts " \
          "as the first of reward_funcs") \

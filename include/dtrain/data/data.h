@@ -28,6 +28,7 @@ typedef struct dt_loader_options {
     bool group;
     /* of the files; TOKENS: kind tokens or sft. PROMPTS: no batches; samples are read one by one */
     dt_dataset_kind kind;
+    bool records;             /* PROMPTS: also files of kind sft; the prompt of a record precedes its last answer */
     bool truncate;            /* answers: truncate a longer text to seq_len tokens; false: omit its sample */
     bool no_ties;             /* omit pairs that are ties */
     bool mismatched;          /* read dt_loader_mismatched_batch of a step before its batches */

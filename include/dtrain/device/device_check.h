@@ -20,6 +20,7 @@ dt_err dt_attention_check(const dt_attention *at);
  *  it does. */
 const char *dt_attention_obstacle(const dt_attention *at);
 dt_err dt_classifier_check(const dt_classifier *cl);
+dt_err dt_fill_rest_check(const dt_token_rows *rows, float inv_temperature, int64_t k);
 dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld);
 dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, including rows */

@@ -361,7 +361,7 @@ typedef struct dt_blocks {
  *  and logits y of a reference model:
  *
  *      s = z/T, p = softmax(s), q = softmax(y/T), V = n_vocab
- *      logp = log p_t            entropy H = - sum_v p_v log p_v            kl K = sum_v p_v (log p_v - log q_v)
+ *      logp = log p_t            entropy H = - sum_v p_v log p_v            kl K = KL(p || q) with a = kl_mix = 0
  *      loss = - (1 - eps) log p_t - eps/V sum_v log p_v + zeta (log sum_v e^(s_v))^2
  *
  *  with eps = label_smoothing and zeta = z_loss. The row's term of the objective is weight loss - entropy_weight H +
@@ -370,12 +370,18 @@ typedef struct dt_blocks {
  *      dlogits_v = 1/T ( weight (p_v (1 + 2 zeta log sum e^s) - (1 - eps) [v = t] - eps/V)
  *                        + entropy_weight p_v (log p_v + H) + kl_weight p_v (log p_v - log q_v - K) )
  *
+ *  where KL(p || q) = sum_v p_v (log p_v - log q_v). With 0 < a < 1, K is the generalised Jensen-Shannon divergence,
+ *  and with a = 1 the forward divergence. The last term of the gradient is then
+ *
+ *      m = a p + (1 - a) q,  K = a KL(p || m) + (1 - a) KL(q || m):   kl_weight a p_v (log p_v - log m_v - KL(p || m))
+ *      K = KL(q || p):                                                kl_weight (p_v - q_v)
+ *
  *  With softcap c > 0 the logits are z = c tanh(x / c), and dlogits is the gradient of x: the above times
  *  1 - (z_v / c)^2.
  *
  *  A class with the logit -inf has p_v = 0 and adds nothing, except that it makes a smoothed loss infinite. If q
- *  excludes a class that p allows, K is infinite. Rows with target < 0 have results and gradients 0. If both models'
- *  logits are equal, K and its gradient are exactly 0.
+ *  excludes a class that p allows, K is infinite with a = 0; if p excludes a class that q allows, with a = 1. Rows
+ *  with target < 0 have results and gradients 0. If both models' logits are equal, K and its gradient are exactly 0.
  *
  *  Pointers are device memory. NULL: weights are 0, results are not computed. */
 typedef struct dt_classifier {
@@ -386,6 +392,7 @@ typedef struct dt_classifier {
     float label_smoothing;  /* from 0 to below 1 */
     float z_loss;           /* from 0 */
     float softcap;          /* c; 0: none */
+    float kl_mix;           /* a, from 0 to 1; 0 with log_sum_squares */
 
     const int32_t *target;                            /* [n_rows] */
     const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */

@@ -366,6 +366,14 @@ DT_OP(log_softmax_at, DESC(dt_token_rows, rows), IN(float, logits), VAL(double, 
       IN(int32_t, token), OUT(double, logp))
 DT_MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
+/** y: logits [.., n_vocab], with logits' row distance, of a distribution of which k log-probabilities are known,
+ *  logp[r, i] of token[r, i], at a temperature. The other tokens have the rest of the probability, 1 - sum of e^logp
+ *  but at least 1e-7, in proportion to softmax(logits inv_temperature). Entries with token[r, i] < 0 are ignored; no
+ *  token occurs twice. y does not overlap logits. See dt_token_rows, of which only sizes are used. */
+DT_OP(fill_rest, DESC(dt_token_rows, rows), IN(float, logits), VAL(float, inv_temperature), VAL(int64_t, k),
+      IN(int32_t, token), IN(float, logp), OUT(float, y))
+DT_MOVES(fill_rest, 2 * matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
+
 /* ---- optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. ----------- */
 
 /** See dt_adamw. grad: [n] of gt; master, m, v: float [n]; param: [n] of param_dt, the rounded master, or NULL. */

@@ -315,6 +315,7 @@ typedef struct dt_model_options {
      * results, fewer calls */
     bool graphs;
     int32_t max_top;    /* maximum of dt_top.k (beam search) */
+    int32_t max_known;  /* dt_head_pass.known, dt_model_tops: maximum k; 0: none */
     int32_t max_listed; /* maximum number of tokens of dt_model_set_lists */
     int32_t max_images; /* maximum number of images (of grids: of cells) of a micro-batch; 0: none */
     /* batches contain features (dt_vision_feature_nbytes) instead of pixels; the tower, which is frozen, only serves
@@ -397,12 +398,24 @@ void dt_model_close(dt_model *m);
  *  opened for training. */
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
 
+/** k log-probabilities of each target's distribution, at the temperature of the pass: [n_target, k], host memory. The
+ *  other tokens have the rest of the probability in proportion to p (fill_rest in op_list.h). token -1: none. */
+typedef struct dt_known {
+    int32_t k;
+    int32_t *token;
+    float *logp;
+} dt_known;
+
 /** A pass of a vocabulary's head over the tokens that have a target. For a token with logits z, target v and
  *  temperature T
  *
  *      s = z/T        p = softmax(s)        logp = log p_v        entropy H = - sum over the vocabulary of p log p
  *
- *  and, with the distribution q of a reference model, K = sum of p (log p - log q). dt_model_head computes the gradient
+ *  and, with the distribution q of a reference model, K = KL(p || q) = sum of p (log p - log q), or with kl_mix a > 0
+ *
+ *      m = a p + (1 - a) q        K = a KL(p || m) + (1 - a) KL(q || m), and KL(q || p) for a = 1
+ *
+ *  dt_model_head computes the gradient
  *  of
  *
  *      L = sum over tokens of  - u_t logp_t - entropy_weight_t H_t + kl_weight_t K_t
@@ -413,9 +426,12 @@ typedef struct dt_head_pass {
     const float *u;              /* required by dt_model_head only */
     const float *entropy_weight; /* NULL: 0. Needs DT_HEAD_ENTROPY_WEIGHT */
     const float *kl_weight;      /* NULL: 0. Needs DT_HEAD_DIVERGENCE and a reference */
+    float kl_mix;                /* a, from 0 to 1 */
     /* the reference: a model on the same device and stream, with the same max_tok and vocabulary, whose last forward
      * was of this batch. Its head's units are acquired as well. NULL: none; the same on all ranks */
     dt_model *reference;
+    /* instead of a reference: what is known of its distributions. Needs max_known. NULL: none; the same on all ranks */
+    const dt_known *known;
 } dt_head_pass;
 
 /** Results per target: [n_target], in the order of b->target_row, host memory, the caller's. NULL: not computed. */
@@ -434,6 +450,10 @@ typedef struct dt_head_results {
 dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out);
 /** As dt_model_predict, for log-probabilities; hit and entropy may be NULL. */
 dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy);
+
+/** Compute the k most probable tokens of each target's distribution and their log-probabilities, from the hidden states
+ *  of the last forward, with k at most max_known. top: its arrays are out, in descending order. Synchronous. */
+dt_err dt_model_tops(dt_model *m, const dt_batch *b, float inv_temperature, const dt_known *top);
 
 /** Compute forward and backward of the head in one pass, for known weights: adds the head's parameter gradients, and
  *  leaves the gradient of the hidden states for dt_model_backward. Asynchronous.

@@ -18,6 +18,9 @@ typedef struct dt_rollout dt_rollout;
 typedef struct dt_rollout_options {
     const char *section;    /* of the task's keys, for messages: "grpo" */
     bool validation;        /* use the prompts of data.validation, in order; not stored in checkpoints */
+    bool unsaved;           /* it is made again after a resume; not stored in checkpoints */
+    bool by_other;          /* another model generates: dt_rollout_use */
+    bool records;           /* files may have kind sft: the prompt of a record precedes its last answer */
     int64_t n_rows;         /* rows of a rollout over all ranks: a multiple of num_generations */
     int num_generations;    /* completions per prompt */
     int32_t max_completion; /* maximum tokens of a completion, including the one that ends it */
@@ -51,14 +54,18 @@ typedef struct dt_rollout_row {
 /* ---- life cycle: called by the functions of a task (step.h) with the same names ---------------------------------- */
 
 /** In open: open the prompts of data.train (kind prompts) as t->train (for validation: data.validation as t->valid), or
- *  from_file. Requests in t->model_opt a cache, and micro-batches of micro_batch_size of the longest rows; adds the
- *  bytes of dt_rollout_save to t->saved_nbytes; sets t->wants_gathered. The caller sets t->temperature. A row has at
- *  most data.seq_len tokens; of a longer prompt the last tokens are used. Local.
+ *  from_file. If the task has opened t->train, the rollout reads the files with a loader of its own. Requests in
+ *  t->model_opt a cache, and micro-batches of micro_batch_size of the longest rows; adds the bytes of dt_rollout_save
+ *  to t->saved_nbytes; sets t->wants_gathered. The caller sets t->temperature. A row has at most data.seq_len tokens;
+ *  of a longer prompt the last tokens are used. Local.
  *
  *  opt  in  copied; strings and constraint are borrowed
  *
  *  Errors are added to t->mistakes. Returns NULL if there is no memory; freed when the task is closed. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
+/** With by_other: set the model that generates. Called in begin of a part that the task added after the rollout and
+ *  that model, which was opened for generation (dt_scorer.generates). Local. DT_ERR_MEMORY. */
+dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m);
 /** Add the position in the prompts, the rows and the arrays to the items of a checkpoint, and flush rollouts.jsonl to
  *  disk. Collective, agreed. DT_ERR_MEMORY, DT_ERR_WRITE. */
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items);
@@ -83,8 +90,9 @@ int64_t dt_rollout_number(const dt_rollout *r);
 /** Begin rollout `number`, without rows: save the position in the prompts for dt_rollout_undo. Local; called on all
  *  ranks. */
 void dt_rollout_start(dt_rollout *r, int64_t number);
-/** Return to the first prompt, with the same random numbers as the first time. Local; called on all ranks. */
-void dt_rollout_rewind(dt_rollout *r);
+/** Continue with prompt `prompt`, counted over all epochs, with the same random numbers each time. Local; called on all
+ *  ranks. */
+void dt_rollout_rewind(dt_rollout *r, int64_t prompt);
 /** Complete the next prompts, or read completions from from_file, until there are n_rows rows. Collective, agreed.
  *
  *  DT_ERR_NONFINITE: logits. DT_ERR_DATA: a prompt or a line of from_file cannot be read. DT_ERR_STOP: a signal or the

@@ -12,6 +12,7 @@
 /** A scorer. {0} to begin. */
 typedef struct dt_scorer {
     const char *name; /* "the reference" */
+    bool generates;   /* set before it is opened: it also generates, with the cache of the model in training */
     bool is_base;     /* it is the model in training without its adapters; frozen is {0} */
     dt_frozen_model frozen;
     const dt_model_config *mc; /* of frozen, or of the model in training; NULL: an error was reported */

@@ -242,6 +242,8 @@ struct dt_task {
     /* set in begin: the reference of divergences (DT_HEAD_DIVERGENCE); its forward of a batch precedes the
      * micro-step's. NULL: none */
     dt_model *reference;
+    const dt_known *known;                    /* instead of it: what is known of its distributions of the next batch */
+    double kl_mix;                            /* of these divergences (dt_head_pass) */
     double saved_nbytes;                      /* maximum bytes of the items of `save` */
     dt_trained auxiliary[DT_MAX_TRAINED - 1]; /* dt_task_train_auxiliary */
     int n_auxiliary;

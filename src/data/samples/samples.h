@@ -6,7 +6,7 @@
  *   packed   kind tokens or sft, best-fit decreasing: sample i is a row of whole documents or records
  *   answers  kinds preference and unpaired: sample i is the i-th pair with two non-empty answers, two
  *            sequences, or the i-th text with a non-empty answer
- *   prompts  kind prompts: sample i is the i-th prompt; has no batches */
+ *   prompts  kind prompts, or on request sft: sample i is the i-th prompt; has no batches */
 #ifndef DTRAIN_DATA_SAMPLES_H
 #define DTRAIN_DATA_SAMPLES_H
 
@@ -76,6 +76,11 @@ struct dt_samples {
 
 extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_answers,
     dt_samples_prompts;
+
+/** A prompt's tokens begin at `first`. n_tok: inout, of a record of kind sft reduced to the tokens before its last
+ *  answer, that is before its last targets; a record without targets is a prompt. DT_ERR_DATA: nothing precedes the
+ *  answer. */
+dt_err dt_samples_cut_answer(dt_dataset *d, int64_t record, int64_t first, int64_t *n_tok);
 
 /** A value of data.packing, for files of kinds tokens and sft. */
 typedef struct dt_packing {

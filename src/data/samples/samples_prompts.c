@@ -3,11 +3,28 @@
 #include "samples.h"
 #include <inttypes.h>
 
+dt_err dt_samples_cut_answer(dt_dataset *d, int64_t record, int64_t first, int64_t *n_tok)
+{
+    uint8_t mask[1024];
+    bool in_answer = false;
+    if (d->info.kind != DT_DATASET_SFT) return DT_OK;
+    for (int64_t end = *n_tok; end > 0;) {
+        const int64_t n = dt_min_i64(end, sizeof mask), from = end - n;
+        DT_TRY(dt_dataset_read_mask(d, first + from, n, mask));
+        for (; end > from && (mask[end - 1 - from] || !in_answer); end--) in_answer |= mask[end - 1 - from];
+        if (end > from) return *n_tok = end, DT_OK;
+    }
+    DT_CHECK(!in_answer, DT_ERR_DATA, "%s: record %" PRId64 ": expected a prompt before its answer, found none",
+             d->path, record);
+    return DT_OK;
+}
+
 static dt_err find_longest(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_samples *set = arg;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t n_tok = (int64_t)(offset[i + 1] - offset[i]);
+        int64_t n_tok = (int64_t)(offset[i + 1] - offset[i]);
+        DT_TRY(dt_samples_cut_answer(set->dataset, first + i, (int64_t)offset[i], &n_tok));
         DT_CHECK(n_tok > 0, DT_ERR_DATA, "%s: prompt %" PRId64 ": expected at least one token, found none",
                  set->dataset->path, first + i);
         set->max_tok = dt_max_i64(set->max_tok, n_tok);

@@ -15,6 +15,18 @@ dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt
     return DT_OK;
 }
 
+dt_err cpu_fill_rest(dt_device *dev, const dt_token_rows *rows, const float *logits, float inv_temperature, int64_t k,
+                     const int32_t *token, const float *logp, float *y, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    const dt_fill_rest_args args = {*rows, logits, inv_temperature, k, token, logp, y};
+    DT_TRY(dt_fill_rest_check(rows, inv_temperature, k));
+    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+        cpu->k->fill_rest(&args, r);
+    }
+    return DT_OK;
+}
+
 /* At most 512 rows, about 128 MiB of logits, and at most half of a large micro-batch. Each chunk reads the vocabulary
  * matrix twice and reads and writes its gradient, whatever its number of rows. 1024 rows of GPT-2's vocabulary in
  * chunks of 128, 256, 512, 1024 took 1300, 840, 610, 510 ms in bf16, 2280, 2110, 2050, 1950 in fp32 (one thread,

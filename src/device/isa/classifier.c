@@ -9,6 +9,12 @@
  *     logp = d_t - log Z        H = log Z - sum exp(d) d / Z        K = sum exp(d) (d - d_r) / Z - log Z + log Z_r
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
+ * With kl_mix a > 0, the factor of kl is log p - log m instead of d_v - d_rv, and with a = 1 it is 0 and ref e^(d_rv)
+ * is subtracted. With gap = log p - log q:
+ *
+ *     gap >= 0:  log p - log m = - log(a + (1 - a) e^-gap)              log q - log m = log p - log m - gap
+ *     gap <  0:  log q - log m = - log(a e^gap + 1 - a)                 log p - log m = log q - log m + gap
+ *
  * With soft-capping that is multiplied by 1 - (z_v / cap)^2. */
 #include "kernels.h"
 #include <string.h>
@@ -110,6 +116,33 @@ static double sum_apart(const float *z, const float *ref, int64_t n, float inv_t
     return total;
 }
 
+/* log(own / m) for a mixture m = share own + (1 - share) other, by gap = log(own / other) >= 0. */
+INLINE float over_mixture(float share, float gap) { return -log_f(FMA(1.0f - share, exp_below(-gap), share)); }
+
+/* sums of e^d (log p - log m) and of e^(d_r) (log q - log m). shift: log Z_r - log Z. */
+static void sum_mixture(const dt_classifier *cl, const float *z, const float *ref, float max, float ref_max,
+                        float shift, double *own, double *other)
+{
+    const int64_t n = cl->n_vocab;
+    const float inv_t = cl->inv_temperature, a = cl->kl_mix;
+    *own = *other = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t end = n - first < BLOCK ? n : first + BLOCK;
+        float of_p = 0, of_q = 0;
+        _Pragma("omp simd reduction(+ : of_p, of_q)") for (int64_t i = first; i < end; i++)
+        {
+            const float d = z[i] * inv_t - max, d_r = ref[i] * inv_t - ref_max, gap = d - d_r + shift, e = exp_below(d),
+                        e_r = exp_below(d_r),
+                        over = a == 1.0f ? 0.0f : over_mixture(gap < 0.0f ? 1.0f - a : a, fabsf(gap));
+            const float p_over = a == 1.0f || gap >= 0.0f ? over : over + gap,
+                        q_over = a == 1.0f || gap >= 0.0f ? over - gap : over;
+            of_p += e > 0.0f ? e * p_over : 0.0f;
+            of_q += e_r > 0.0f ? e_r * q_over : 0.0f;
+        }
+        *own += (double)of_p, *other += (double)of_q;
+    }
+}
+
 /* Is the target the first token with the maximum logit, which greedy decoding would choose? False if the row contains
  * NaN. */
 static bool is_first_max(const float *z, int64_t target, int64_t n)
@@ -164,19 +197,29 @@ static void write_gradient(const dt_classifier *cl, float *z, int32_t target, fl
     }
 }
 
-/* The factors of dlogits in the equation at the top of this file. max and ref_max: m and m_r. */
+/* The factors of dlogits in the equation at the top of this file. max and ref_max: m and m_r. mix: a; gap: log Z_r -
+ * log Z. */
 typedef struct all_terms {
-    float max, ref_max, base, slope, kl, shift, one_hot;
+    float max, ref_max, base, slope, kl, ref, shift, one_hot, mix, gap;
 } all_terms;
 
-INLINE void form_block(float *restrict block, const float *z, const float *ref, int64_t n, float inv_t,
+INLINE void form_block(float *restrict block, const float *z, const float *ref, bool mixed, int64_t n, float inv_t,
                        const all_terms *g)
 {
     SIMD_FOR (int64_t i = 0; i < n; i++) {
         const float d = z[i] * inv_t - g->max, e = exp_below(d);
-        float factor = FMA(g->slope, d, g->base);
-        if (ref) factor = FMA(g->kl, d - (ref[i] * inv_t - g->ref_max), factor);
-        block[i] = (e == 0.0f ? 0.0f : e * factor) - g->shift; /* NaN propagates */
+        float factor = FMA(g->slope, d, g->base), of_ref = 0.0f;
+        if (ref) {
+            const float d_r = ref[i] * inv_t - g->ref_max;
+            float apart = d - d_r;
+            if (mixed) {
+                const float gap = apart + g->gap, over = over_mixture(gap < 0.0f ? 1.0f - g->mix : g->mix, fabsf(gap));
+                apart = g->mix == 1.0f ? 0.0f : gap < 0.0f ? over + gap : over;
+                of_ref = g->ref * exp_below(d_r);
+            }
+            factor = FMA(g->kl, apart, factor);
+        }
+        block[i] = (e == 0.0f ? 0.0f : e * factor) - of_ref - g->shift; /* NaN propagates */
     }
 }
 
@@ -187,10 +230,12 @@ static void write_all_terms(const dt_classifier *cl, float *z, const float *ref,
     float block[BLOCK];
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
-        if (ref) {
-            form_block(block, z + first, ref + first, len, inv_t, g);
+        if (ref && g->mix > 0) {
+            form_block(block, z + first, ref + first, true, len, inv_t, g);
+        } else if (ref) {
+            form_block(block, z + first, ref + first, false, len, inv_t, g);
         } else {
-            form_block(block, z + first, NULL, len, inv_t, g);
+            form_block(block, z + first, NULL, false, len, inv_t, g);
         }
         if (target >= first && target < first + len) block[target - first] -= g->one_hot;
         uncap(block, z + first, len, cl->softcap);
@@ -203,7 +248,18 @@ typedef struct row_values {
     softmax_stats st, ref;
     double log_sum, log_ref_sum; /* log Z, log Z_r */
     double entropy, kl;
+    double own_kl; /* KL(p || m), if kl_mix > 0 */
 } row_values;
+
+/* The divergence of a mixture: kl_mix > 0. */
+static void mix_row(const dt_classifier *cl, row_values *v, const float *z, const float *ref)
+{
+    const double a = (double)cl->kl_mix;
+    double own, other;
+    sum_mixture(cl, z, ref, v->st.max, v->ref.max, (float)(v->log_ref_sum - v->log_sum), &own, &other);
+    v->own_kl = own / v->st.sum;
+    v->kl = a < 1 ? a * v->own_kl + (1 - a) * other / v->ref.sum : other / v->ref.sum;
+}
 
 static bool wants_gradient(const dt_classifier *cl) { return cl->weight || cl->entropy_weight || cl->kl_weight; }
 static float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
@@ -219,16 +275,21 @@ static void write_gradient_of_row(const dt_classifier *cl, const row_values *v, 
     }
     const double eps = (double)cl->label_smoothing, lse = (double)v->st.max + v->log_sum,
                  entropy_w = (double)(weight_of(cl->entropy_weight, row) * inv_t),
-                 kl_w = (double)(weight_of(cl->kl_weight, row) * inv_t);
+                 kl_w = (double)(weight_of(cl->kl_weight, row) * inv_t), a = (double)cl->kl_mix,
+                 gap = ref ? v->log_ref_sum - v->log_sum : 0.0;
+    const double of_kl = a == 0 ? gap - v->kl : a < 1 ? -a * v->own_kl : 1;
     const double base = (double)w * (1 + 2 * (double)cl->z_loss * lse) + entropy_w * (v->entropy - v->log_sum) +
-                        (ref ? kl_w * (v->log_ref_sum - v->log_sum - v->kl) : 0.0);
+                        (ref ? kl_w * of_kl : 0.0);
     const all_terms g = {.max = v->st.max,
                          .ref_max = v->ref.max,
                          .base = (float)(base / v->st.sum),
                          .slope = (float)(entropy_w / v->st.sum),
-                         .kl = (float)(kl_w / v->st.sum),
+                         .kl = (float)((a > 0 ? a : 1) * kl_w / v->st.sum),
+                         .ref = ref && a == 1 ? (float)(kl_w / v->ref.sum) : 0.0f,
                          .shift = (float)((double)w * eps / (double)n),
-                         .one_hot = (float)((double)w * (1 - eps))};
+                         .one_hot = (float)((double)w * (1 - eps)),
+                         .mix = cl->kl_mix,
+                         .gap = (float)gap};
     write_all_terms(cl, z, ref, target, &g);
 }
 
@@ -252,6 +313,28 @@ static void clear_row(const dt_classifier *cl, float *z, int64_t row)
     if (wants_gradient(cl)) memset(z, 0, (size_t)cl->n_vocab * dt_dtype_size(cl->dlogits_dtype));
 }
 
+void ISA_NAME(fill_rest)(const dt_fill_rest_args *args, int64_t row)
+{
+    const int64_t n = args->rows.n_vocab, at = row * args->rows.logits_ld, k = args->k;
+    const float inv_t = args->inv_temperature;
+    const int32_t *token = args->token + row * k;
+    const float *logp = args->logp + row * k;
+    float *y = args->y + at;
+    double known = 0;
+    memcpy(y, args->logits + at, (size_t)n * sizeof *y);
+    for (int64_t i = 0; i < k; i++) {
+        if (token[i] < 0) continue;
+        y[token[i]] = -INFINITY;
+        known += exp((double)logp[i]);
+    }
+    const softmax_stats st = stats_of(y, n, inv_t, false);
+    const double rest = log(known < 1 - 1e-7 ? 1 - known : 1e-7);
+    const float shift = st.sum == 0 ? 0.0f : (float)((rest - (double)st.max - log(st.sum)) / (double)inv_t);
+    SIMD_FOR (int64_t i = 0; i < n; i++) y[i] += shift;
+    for (int64_t i = 0; i < k; i++)
+        if (token[i] >= 0) y[token[i]] = logp[i] / inv_t;
+}
+
 void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
 {
     const int64_t n = cl->n_vocab;
@@ -270,7 +353,10 @@ void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
     if (ref) {
         v.ref = stats_of(ref, n, inv_t, false);
         v.log_ref_sum = log(v.ref.sum);
-        v.kl = sum_apart(z, ref, n, inv_t, v.st.max, v.ref.max) / v.st.sum + (v.log_ref_sum - v.log_sum);
+        if (cl->kl_mix > 0)
+            mix_row(cl, &v, z, ref);
+        else
+            v.kl = sum_apart(z, ref, n, inv_t, v.st.max, v.ref.max) / v.st.sum + (v.log_ref_sum - v.log_sum);
     }
     if (cl->logp) cl->logp[row] = (float)logp;
     if (cl->hit) cl->hit[row] = is_first_max(z, target, n);

@@ -189,6 +189,26 @@ INLINE float exp_below(float x)
     return x < -87.33654f ? 0.0f : y;
 }
 
+/* log x = log u + k log 2 with u in [sqrt(1/2), sqrt(2)), for x from 2^-126 to the largest float; 0 for x = 1 (Cephes).
+ * log 2 is split into two parts. */
+INLINE float log_f(float x)
+{
+    const int32_t i = (int32_t)(bits_of(x) - 0x3f3504f3u), k = i >> 23;
+    const float y = float_of(((uint32_t)i & 0x007fffffu) + 0x3f3504f3u) - 1.0f, s = y * y, n = (float)k;
+    float p = 0.070376836f;
+    p = FMA(p, y, -0.11514610f);
+    p = FMA(p, y, 0.11676999f);
+    p = FMA(p, y, -0.12420141f);
+    p = FMA(p, y, 0.14249323f);
+    p = FMA(p, y, -0.16668058f);
+    p = FMA(p, y, 0.20000715f);
+    p = FMA(p, y, -0.24999994f);
+    p = FMA(p, y, 0.33333331f);
+    p = FMA(n, -0.000212194440f, p * y * s);
+    const float log_x = FMA(n, 0.693359375f, y + FMA(-0.5f, s, p));
+    return x != x ? x : log_x;
+}
+
 /* erf: x P(x^2) for |x| < 1, else 1 - exp(-x Q(x)), with Q fitted to -log(erfc(x))/x (relative error 3e-9). 1 for |x|
  * >= 4.1. */
 INLINE float erf_f(float x)

@@ -18,6 +18,8 @@ typedef struct options {
     bool standard_input;                            /* one prompt per line */
     const char *output;                             /* a file; NULL: standard output */
     const char *score, *answers;                    /* score: a reward model; answers: a file, "-": standard input */
+    const char *data;                               /* with top_logprobs: dataset files */
+    int64_t top_logprobs, seq_len;                  /* 0: no file of log-probabilities; tokens of a text, 0: the most */
     const char *catalogue;                          /* constrains continuations; NULL: unconstrained */
     bool force;
     const char *tokenizer, *device;
@@ -96,6 +98,9 @@ int generate_owner(const app *a, int sequence);
 /** Tokens per second; 0 if the time is too short to measure, as when the only new token came with the prompt. */
 double generate_rate(int64_t n_tok, double seconds);
 dt_err generate_fetch_from(app *a, int from); /* collective */
+
+/* logprobs.c: writes a file of log-probabilities (known.h). Collective. */
+dt_err generate_logprobs(app *a);
 
 /* read_images.c */
 /** Determine how the model's prompts may contain images, for the reader. DT_ERR_USAGE: --image is given

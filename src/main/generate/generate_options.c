@@ -12,6 +12,7 @@ enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
 static const char usage[] =
     "usage: dtrain-generate MODEL [-] [options]\n"
     "       dtrain-generate --score MODEL --answers FILE [options]\n"
+    "       dtrain-generate MODEL --top-logprobs K --data FILES -o FILE [options]\n"
     "Continues prompts with a trained model, on one rank or on several under mpirun. MODEL is a\n"
     "checkpoint (.h5), a run's output_dir, or a Hugging Face model directory. With the argument -,\n"
     "prompts are read from standard input, one per line.\n";
@@ -138,6 +139,13 @@ static const tool_row rows[] = {
      "score these answers, and generate nothing; - for standard input. JSON objects, one per line or in an array, with "
      "\"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of messages), with \"messages\", with "
      "\"ids\", or as written by --jsonl"},
+    {HEADING("Distillation")},
+    {"top-logprobs", "K", TO(top_logprobs),
+     "generate nothing; write the K most probable tokens at each target of --data, with their log-probabilities, to "
+     "the HDF5 file of -o, from which students train (distill.teacher_logprobs). --temperature divides the logits", 1,
+     1 << 20},
+    {"data", "FILES", TO(data), "dataset files of kind sft, as in data.train of the students"},
+    {"seq-len", "N", TO(seq_len), "cut texts at N tokens, the students' data.seq_len (default: 1024)", 1, 16777216},
     {HEADING("Running")},
     {"adapter", "DIR", TO(adapter),
      "apply the LoRA adapters of DIR (PEFT format), such as the OUTPUT_DIR/adapter of a run with lora.r"},
@@ -219,8 +227,24 @@ static dt_err check_scoring(const options *o)
     return DT_OK;
 }
 
+static dt_err check_logprobs(const options *o)
+{
+    const bool other = o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
+                       o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue;
+    DT_CHECK(o->top_logprobs > 0 || (!o->data && o->seq_len == 0), DT_ERR_USAGE,
+             "--data and --seq-len need --top-logprobs");
+    DT_CHECK(o->top_logprobs == 0 || (o->data && o->output), DT_ERR_USAGE,
+             "--top-logprobs: expected --data, the dataset, and -o, the file to write");
+    DT_CHECK(o->top_logprobs == 0 || !other, DT_ERR_USAGE,
+             "--top-logprobs: nothing is generated, so it cannot be combined with prompts, scores and their output");
+    DT_CHECK(o->top_logprobs == 0 || !o->given.temperature || o->sampling.temperature > 0, DT_ERR_USAGE,
+             "--temperature: expected above 0 with --top-logprobs, found 0");
+    return DT_OK;
+}
+
 static dt_err check_options(const options *o)
 {
+    DT_TRY(check_logprobs(o));
     DT_TRY(check_scoring(o));
     const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
     DT_CHECK(o->model || o->answers, DT_ERR_USAGE,

@@ -95,7 +95,7 @@ dt_err grpo_evaluate(dt_task *t, int64_t micro)
     grpo *g = t->self;
     if (g->search) return dt_ranking_evaluate(g->search, t, micro);
     const int64_t n_rows = grpo_n_rows(t), n_all = dt_rollout_n_prompts(g->valid) * g->rule.num_generations;
-    if (micro == 0) dt_rollout_rewind(g->valid);
+    if (micro == 0) dt_rollout_rewind(g->valid, 0);
     dt_rollout_start(g->valid, micro);
     DT_TRY(dt_rollout_fill(g->valid, t));
     DT_TRY(grpo_reward_rows(g, t, g->valid, NULL, 0, g->valid_reward));
