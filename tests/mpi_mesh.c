@@ -261,11 +261,15 @@ typedef struct fixture {
     model m;
 } fixture;
 
-static bool open_run(fixture *f, const dt_mesh_shape *shape, int stage)
+static bool open_states(fixture *f, const dt_mesh_shape *shape, int stage, dt_dtype state_dtype)
 {
     memset(f, 0, sizeof *f);
-    const dt_zero_options opt = {
-        .stage = stage, .param_dtype = DT_F32, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw, .tied_unit = -1};
+    const dt_zero_options opt = {.stage = stage,
+                                 .param_dtype = DT_F32,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_adamw,
+                                 .state_dtype = state_dtype,
+                                 .tied_unit = -1};
     bool ok = dt_comm_open(&f->comm) == DT_OK && dt_device_open(&f->dev, "cpu", 0, 1, &f->ledger) == DT_OK &&
               dt_comm_mesh(&f->comm, shape) == DT_OK && dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK;
     const dt_mesh *mesh = &f->comm.mesh;
@@ -277,6 +281,8 @@ static bool open_run(fixture *f, const dt_mesh_shape *shape, int stage)
     ok = ok && make_units(f->units, &mesh->tp) == DT_OK;
     return ok && dt_zero_open(&f->z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK;
 }
+
+static bool open_run(fixture *f, const dt_mesh_shape *shape, int stage) { return open_states(f, shape, stage, DT_F32); }
 
 static void close_run(fixture *f)
 {
@@ -457,6 +463,53 @@ TEST(both_together_train_like_one_rank)
 {
     static const dt_mesh_shape shapes[] = {{2, 2, false}};
     check_shapes(shapes, 1);
+}
+
+/** Three steps with gradients that depend only on the element of the whole tensor. */
+static dt_err step_by_element(fixture *f)
+{
+    dt_param_source src = dt_zero_source(f->z);
+    dt_optimizer_step step = settings;
+    for (step.t = 1; step.t <= 3; step.t++) {
+        dt_zero_begin_micro(f->z, 0, 1);
+        DT_TRY(fetch_weights(f, &src));
+        memset(&f->m.g, 0, sizeof f->m.g);
+        for (int k = 0; k < N_TENSORS && f->comm.mesh.sum.rank == 0; k++) {
+            const dt_tensor *t = tensor_of(f->units, k);
+            for (int64_t i = 0; i < t->n_elems; i++)
+                f->m.g.at[k][i] = input(k, 0, (int)dt_tensor_run_of(t, i, 1).whole, (int)step.t) + 0.013f;
+        }
+        DT_TRY(give_gradients(f, &src));
+        DT_TRY(dt_zero_update(f->z, &step, NULL));
+    }
+    dt_zero_begin_micro(f->z, 0, 1);
+    DT_TRY(fetch_weights(f, &src));
+    dt_zero_discard(f->z);
+    return DT_OK;
+}
+
+TEST(states_of_16_bits_are_rounded_by_the_element_of_the_whole_tensor)
+{
+    static const dt_mesh_shape shapes[] = {{1, 1, false}, {2, 1, false}, {4, 1, false}, {2, 2, false}};
+    static fixture f;
+    static weights first;
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int stage = 0; stage <= 3; stage++) {
+            int nranks;
+            MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+            if (nranks % (shapes[s].tp * shapes[s].cp)) continue;
+            bool ok = open_states(&f, &shapes[s], stage, DT_BF16) && dt_zero_init_random(f.z, 5) == DT_OK &&
+                      step_by_element(&f) == DT_OK;
+            if (s == 0 && stage == 0) first = f.m.w;
+            for (int k = 0; k < N_TENSORS && ok; k++) {
+                const dt_tensor *t = tensor_of(f.units, k);
+                for (int64_t i = 0; i < t->n_elems; i++)
+                    ok = ok && f.m.w.at[k][i] == first.at[k][dt_tensor_run_of(t, i, 1).whole];
+                if (!ok) print_error("%s: other bits on %d x %d ranks\n", t->name, shapes[s].tp, shapes[s].cp);
+            }
+            close_run(&f);
+            assert_all(MPI_COMM_WORLD, ok);
+        }
 }
 
 /** Ranks of tp and cp have the values of the same samples. A sum over all ranks would count each several times. */

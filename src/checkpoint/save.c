@@ -96,12 +96,12 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, const dt_op
     double nbytes = 0;
     for (int u = 0; u < n_units; u++)
         for (int t = 0; t < units[u].n_tensors; t++) {
-            const dt_tensor *tensor = &units[u].tensors[t];
+            const dt_tensor *tensor = &units[u].tensors[t], whole = dt_tensor_whole(tensor);
             const bool is_bytes = tensor->part == DT_CODES || tensor->part == DT_BLOCKS;
-            const double array = array_nbytes((is_bytes ? 1.0 : sizeof(float)) * (double)tensor->n_elems);
+            const double array = array_nbytes((is_bytes ? 1.0 : sizeof(float)) * (double)whole.n_elems);
             if (tensor->trainable)
                 nbytes += array + (optimizer ? __builtin_popcount(dt_optimizer_states_of(optimizer, tensor)) : 0) *
-                                      state_nbytes(state_dtype, tensor);
+                                      state_nbytes(state_dtype, &whole);
             else
                 nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* its line in the base's text */
         }

@@ -265,7 +265,7 @@ static dt_err open_mpi(dt_comm *comm)
     DT_MPI(MPI_Comm_size(mpi->world, &comm->nranks));
     DT_TRY(find_nodes(comm));
     DT_TRY(find_crowd(comm));
-    DT_TRY(dt_comm_mesh(comm, &(dt_mesh_shape){.tp = 1, .cp = 1}));
+    DT_TRY(dt_comm_mesh(comm, &DT_MESH_FLAT));
     DT_TRY(dt_comm_vote_open(mpi));
     return dt_roll_open(comm);
 }

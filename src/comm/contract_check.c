@@ -17,7 +17,7 @@ typedef struct call {
 /* Is this an axis along which ranks process the same samples? */
 static bool divides_samples(const dt_axis *axis)
 {
-    return axis && (axis == &axis->comm->mesh.tp || axis == &axis->comm->mesh.cp);
+    return axis && axis - axis->comm->mesh.axis >= DT_N_AXES - DT_N_TEAM_AXES;
 }
 
 /* "reduce_scatter of 1024 elements, bf16 to fp32" */

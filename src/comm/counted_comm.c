@@ -100,37 +100,13 @@ const dt_comm_ops dt_comm_count_ops = {.name = "count",
                                        .all_gather = count_all_gather,
                                        .exchange = count_exchange};
 
-/* Rank 0's axes, without tables. per_node: members on a node; 0: each is on another. */
-static dt_axis counted_axis(dt_comm *comm, const char *name, int size, int per_node)
-{
-    if (per_node < 1) per_node = 1;
-    const int n_nodes = (size + per_node - 1) / per_node;
-    return (dt_axis){.name = name,
-                     .size = size,
-                     .comm = comm,
-                     .n_nodes = n_nodes,
-                     .local_size = (int)dt_min_i64(size, per_node),
-                     .even_nodes = n_nodes == 1 || size % per_node == 0,
-                     .in_order = size == comm->nranks};
-}
-
 dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, const dt_mesh_shape *shape)
 {
-    const int of_sum = ranks_per_node / shape->tp, of_data = of_sum / shape->cp;
     *comm = (dt_comm){.nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
-    dt_axis world = counted_axis(comm, "world", nranks, ranks_per_node);
-    world.messages = malloc((size_t)nranks * sizeof *world.messages);
-    DT_CHECK(world.messages, DT_ERR_MEMORY, "out of memory for a table of %d ranks", nranks);
-    comm->local_nranks = world.local_size, comm->n_nodes = world.n_nodes;
-    comm->mesh.world = world;
-    comm->mesh.data = counted_axis(comm, "data", dt_mesh_data(shape, nranks), of_data);
-    comm->mesh.sum = comm->mesh.shard = counted_axis(comm, "sum", dt_mesh_sum(shape, nranks), of_sum);
-    if (shape->by_node)
-        comm->mesh.shard = counted_axis(comm, "shard", comm->mesh.sum.local_size, comm->mesh.sum.local_size);
-    comm->mesh.replicate = counted_axis(comm, "replicate", shape->by_node ? world.n_nodes : 1, 1);
-    comm->mesh.cp = counted_axis(comm, "cp", shape->cp, of_sum);
-    comm->mesh.cp.rank = shape->cp - 1; /* in causal attention the last part of a sequence sees the most keys */
-    comm->mesh.tp = counted_axis(comm, "tp", shape->tp, ranks_per_node);
-    for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = world.messages; /* at most one call at a time */
+    dt_parcel *messages = malloc((size_t)nranks * sizeof *messages);
+    DT_CHECK(messages, DT_ERR_MEMORY, "out of memory for a table of %d ranks", nranks);
+    dt_mesh_plan(&comm->mesh, comm, nranks, ranks_per_node, shape);
+    comm->local_nranks = comm->mesh.world.local_size, comm->n_nodes = comm->mesh.world.n_nodes;
+    for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = messages; /* at most one call at a time */
     return DT_OK;
 }

@@ -58,10 +58,12 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
 /* Windows of a rank: one for each axis whose ranks on a node are another division of its ranks (mesh.c). */
 static int n_windows(const dt_comm_shape *shape, int max_local)
 {
-    const int tp = shape->mesh.tp, cp = shape->mesh.cp;
+    const dt_team team = dt_team_of(&shape->mesh);
     if (!shape->shared_memory) return 0;
-    return (dt_mesh_sum(&shape->mesh, max_local) > 1) + (tp > 1 && max_local > 1) + (tp > 1) + (cp > 1) +
-           (cp > 1 && dt_mesh_data(&shape->mesh, max_local) > 1);
+    int n = (dt_mesh_sum(&shape->mesh, max_local) > 1) + (team.n_parts > 1 && max_local > 1) +
+            (team.n_tokens > 1 && dt_mesh_data(&shape->mesh, max_local) > 1);
+    for (int k = 0; k < DT_N_TEAM_AXES; k++) n += team.size[k] > 1;
+    return n;
 }
 
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)

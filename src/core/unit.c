@@ -165,7 +165,15 @@ int64_t dt_tensor_n_trainable(const dt_tensor *t)
     int64_t n_rows = 0;
     if (!t->trainable) return 0;
     for (int i = 0; i < t->n_row_ranges; i++) n_rows += t->row_ranges[i].end - t->row_ranges[i].first;
-    return t->n_row_ranges > 0 ? n_rows * (t->n_elems / t->shape[0]) : t->n_elems;
+    return t->n_row_ranges > 0 ? n_rows * (t->n_elems / t->shape[0]) : dt_tensor_whole(t).n_elems;
+}
+
+int64_t dt_units_n_weights(const dt_unit *units, int n_units)
+{
+    int64_t n = 0;
+    for (int i = 0; i < n_units; i++)
+        for (int t = 0; t < units[i].n_tensors; t++) n += dt_n_weights_of_whole(&units[i].tensors[t]);
+    return n;
 }
 
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units)

@@ -13,17 +13,13 @@
  * need none. */
 #include "mixer.h"
 
-enum { OF_MLP = 1 << SLOT_UP | 1 << SLOT_MLP_GATE, OF_EXPERTS = OF_MLP | 1 << SLOT_ROUTER | 1 << SLOT_EXPERT_UP };
+static const struct mixer *const MIXERS[] = {[STEP_ATTENTION] = &dt_attention_mixer,
+                                             [STEP_MLP] = &dt_mlp_mixer,
+                                             [STEP_DELTA] = &dt_delta_mixer,
+                                             [STEP_LATENT] = &dt_latent_mixer,
+                                             [STEP_EXPERTS] = &dt_experts_mixer};
 
-static const struct mixer MIXERS[] = {
-    [STEP_ATTENTION] = {1 << SLOT_QKV, SLOT_O, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward, NULL},
-    [STEP_MLP] = {OF_MLP, SLOT_DOWN, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward, NULL},
-    [STEP_DELTA] = {1 << SLOT_DELTA_IN, SLOT_DELTA_OUT, SITE_ATTENTION, dt_delta_mix, dt_delta_mix_backward, NULL},
-    [STEP_LATENT] = {1 << SLOT_LATENT_IN, SLOT_O, SITE_ATTENTION, dt_latent_mix, dt_latent_mix_backward, NULL},
-    [STEP_EXPERTS] = {OF_EXPERTS, SLOT_EXPERT_DOWN, SITE_MLP, dt_experts_mix, dt_experts_mix_backward,
-                      dt_experts_finish}};
-
-static const struct mixer *mixer_of(const struct block *b, int i) { return &MIXERS[b->branch[i].mixer]; }
+static const struct mixer *mixer_of(const struct block *b, int i) { return MIXERS[b->branch[i].mixer]; }
 
 static const void *input_of(const struct block_acts *a, int i) { return i == 0 ? a->x_in : a->x_mid; }
 
@@ -149,5 +145,21 @@ dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_para
         DT_TRY(mixer_of(b, i)->backward(m, b, i, w, g, a, dy));
         DT_TRY(leave_branch(m, b, i, w, g, a));
     }
+    return DT_OK;
+}
+
+/* ---- a rank without tokens --------------------------------------------------------------------------------------- */
+
+dt_err dt_block_skip(const dt_model *m, const struct block *b, bool want_output)
+{
+    for (int i = 0; i < N_BRANCHES; i++)
+        if (mixer_of(b, i)->skip) DT_TRY(mixer_of(b, i)->skip(m, b, want_output || i + 1 < N_BRANCHES));
+    return DT_OK;
+}
+
+dt_err dt_block_skip_backward(const dt_model *m, const struct block *b)
+{
+    for (int i = N_BRANCHES - 1; i >= 0; i--)
+        if (mixer_of(b, i)->skip_backward) DT_TRY(mixer_of(b, i)->skip_backward(m, b));
     return DT_OK;
 }

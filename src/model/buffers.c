@@ -133,9 +133,6 @@ static void place_set(dt_model *m, struct arena *a, int64_t i)
     place_expensive(m, a, &m->sets[i]);
 }
 
-/* Rows of the keys of all ranks of the axis cp. */
-static int64_t gathered_rows(const dt_model *m) { return m->opt.cp ? m->opt.max_tok * (int64_t)dt_context_size(m) : 0; }
-
 /* Buffers that are not needed at the same time overlap: the two halves of a block's backward, and block and head work
  * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
@@ -157,9 +154,7 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.dlogits = dt_take(a, T, m->E, e);
     const size_t mlp_end = a->used;
     a->used = from;
-    m->s.datt = dt_take(a, T, m->O, e);
-    m->s.dqkv = dt_take(a, T, m->W, e);
-    m->s.all_dkv = dt_take(a, gathered_rows(m), m->K + m->Y, e);
+    dt_attention_place_backward(m, a);
     m->s.dlatent = dt_take(a, T, m->A, e);
     m->s.dlatent_q = dt_take(a, T, m->mc->q_lora_rank, e);
     m->s.dlatent_kv = dt_take(a, T, m->mc->kv_lora_rank, e);
@@ -233,16 +228,14 @@ static void place_tables(dt_model *m, struct arena *a)
     }
 }
 
-/* Work space of linear and latent attention, and of attention with a gate, in forward, too. */
-static void place_mixers(dt_model *m, struct arena *a)
+/* Work space of attention, linear and latent attention in forward. */
+static void place_mixers(dt_model *m, struct arena arenas[N_ARENAS])
 {
-    const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
+    struct arena *a = &arenas[IN_ACTIVATIONS];
     const dt_delta d = dt_block_delta(m); /* for the largest batch */
     m->s.delta_elems = m->H > 0 ? m->ops->delta_scratch_elems(m->dev, &d, m->opt.training) : 0;
     m->s.grouped = dt_take(a, m->mc->linear_grouped ? m->opt.max_tok : 0, m->I, m->elem);
-    m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
-    m->s.gated = dt_take(a, gated, m->Q, m->elem);
-    m->s.all_kv = dt_take(a, gathered_rows(m), m->K + m->Y, m->elem);
+    dt_attention_place(m, arenas);
     m->s.delta = dt_take(a, m->s.delta_elems, 1, sizeof(float));
     m->s.latent_kv = dt_take(a, m->A > 0 ? m->opt.max_tok : 0, dt_family_size(m->mc, SIZE_LKV), m->elem);
 }
@@ -256,8 +249,9 @@ static int64_t delta_sums(const dt_model *m)
                       m->ops->norm_scratch_elems(m->dev, dt_max_i64(m->H, m->mc->linear_value_head_dim)));
 }
 
-static void place_work(dt_model *m, struct arena *a, struct arena *kept)
+static void place_work(dt_model *m, struct arena arenas[N_ARENAS])
 {
+    struct arena *a = &arenas[IN_ACTIVATIONS], *kept = &arenas[IN_KEPT];
     int64_t r = most_of(m, N_LINEARS, low_r);
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
@@ -280,7 +274,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     const size_t from = a->used;
     m->s.drop = dt_take(a, adds_apart(m) ? m->opt.max_tok : 0, m->C, m->elem);
     m->s.rows = dt_take(a, m->opt.max_tok * m->k, m->C, m->elem);
-    place_mixers(m, a);
+    place_mixers(m, arenas);
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
@@ -405,7 +399,6 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.device = (float *)(void *)m->values_span.device;
     m->dynamic.host = dt_take(host, m->dynamic.max_rows, m->mc->head_dim, sizeof(float));
     m->dynamic.axis = dt_take(host, longest_side(m), m->mc->head_dim, sizeof(float));
-    dt_context_place(m, host);
     m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
@@ -454,7 +447,7 @@ void dt_model_place(dt_model *m, struct arena arenas[N_ARENAS])
     place_staging(m, &arenas[IN_STAGING], &arenas[IN_DATA]);
     m->x[0] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     place_set(m, a, 0);
-    place_work(m, a, &arenas[IN_KEPT]);
+    place_work(m, arenas);
     if (m->opt.tower) place_patches(m, arenas);
     m->kept_hidden = m->opt.keeps_hidden ? dt_take(&arenas[IN_KEPT], m->opt.max_tok, m->C, m->elem) : NULL;
     place_kept(m, a);

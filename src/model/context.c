@@ -8,17 +8,31 @@
 #include "dtrain/comm/comm.h"
 #include <string.h>
 
-int dt_context_size(const dt_model *m) { return m->opt.cp ? m->opt.cp->size : 1; }
-
-void dt_context_place(dt_model *m, struct arena *host)
+static const dt_axis *axis_of(const dt_model *m)
 {
-    const int64_t T = m->opt.cp ? m->opt.max_tok : 0, S = m->opt.cp ? m->opt.max_seq : 0;
+    const dt_axis *cp = m->opt.mesh ? &m->opt.mesh->cp : NULL;
+    return cp && cp->size > 1 ? cp : NULL;
+}
+
+/* Rows of the keys of all ranks. */
+static int64_t gathered_rows(const dt_model *m) { return axis_of(m) ? m->opt.max_tok * axis_of(m)->size : 0; }
+
+void dt_context_place(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    struct arena *host = &arenas[IN_STAGING];
+    const int64_t all = gathered_rows(m), T = all > 0 ? m->opt.max_tok : 0, S = all > 0 ? m->opt.max_seq : 0;
     struct part *p = &m->part;
+    m->s.all_kv = dt_take(&arenas[IN_ACTIVATIONS], all, m->K + m->Y, m->elem);
     p->order = dt_take(host, T, 1, sizeof *p->order);
     p->target_row = dt_take(host, T, 1, sizeof *p->target_row);
     p->seq_start = dt_take(host, S + 1, 1, sizeof *p->seq_start);
     p->full_len = dt_take(host, S, 1, sizeof *p->full_len);
-    p->joined = dt_take(host, (T + 1) * dt_context_size(m), dt_max_i64(m->n_labels, 1), sizeof(float));
+    p->joined = dt_take(host, all > 0 ? all + axis_of(m)->size : 1, dt_max_i64(m->n_labels, 1), sizeof(float));
+}
+
+void dt_context_place_backward(dt_model *m, struct arena *a)
+{
+    m->s.all_dkv = dt_take(a, gathered_rows(m), m->K + m->Y, m->elem);
 }
 
 static void cut_sequences(struct part *p, const dt_batch *b, int32_t from, int32_t to)
@@ -39,9 +53,10 @@ static void cut_sequences(struct part *p, const dt_batch *b, int32_t from, int32
 const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b)
 {
     struct part *p = &m->part;
-    if (!m->opt.cp) return b;
-    p->n_each = (int32_t)dt_ceil_div(b->n_tok, m->opt.cp->size);
-    const int32_t from = (int32_t)dt_min_i64((int64_t)m->opt.cp->rank * p->n_each, b->n_tok),
+    const dt_axis *cp = axis_of(m);
+    if (!cp) return b;
+    p->n_each = (int32_t)dt_ceil_div(b->n_tok, cp->size);
+    const int32_t from = (int32_t)dt_min_i64((int64_t)cp->rank * p->n_each, b->n_tok),
                   to = (int32_t)dt_min_i64((int64_t)from + p->n_each, b->n_tok);
     p->first = from;
     p->batch = (dt_batch){.n_tok = to - from,
@@ -56,7 +71,7 @@ const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b)
     cut_sequences(p, b, from, to);
     for (int32_t i = 0, n = 0; i < b->n_tok; i++)
         if (b->order[i] >= from && b->order[i] < to) p->order[n++] = b->order[i] - from;
-    p->first_target = 0;
+    p->first_target = 0, p->n_targets = b->n_target;
     for (int64_t i = 0; i < b->n_target; i++) {
         if (b->target_row[i] < from) p->first_target++;
         if (b->target_row[i] >= from && b->target_row[i] < to)
@@ -65,18 +80,18 @@ const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b)
     return &p->batch;
 }
 
-const dt_batch *dt_context_part(const dt_model *m, const dt_batch *b) { return m->opt.cp ? &m->part.batch : b; }
+const dt_batch *dt_context_part(const dt_model *m, const dt_batch *b) { return axis_of(m) ? &m->part.batch : b; }
 
 /* Each rank sets its own bytes and leaves the others 0, so a sum of words joins them. */
 dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t n_all)
 {
     const size_t nbytes = ((size_t)n_all * row_nbytes + 7) / 8 * 8;
     char *joined = m->part.joined;
-    if (!m->opt.cp) return DT_OK;
+    if (!axis_of(m) || !x) return DT_OK;
     memset(joined, 0, nbytes);
     if (n > 0)
         memcpy(joined + (size_t)first * row_nbytes, (char *)x + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
-    DT_TRY(dt_comm_join_host(m->opt.cp, joined, nbytes));
+    DT_TRY(dt_comm_join_host(axis_of(m), joined, nbytes));
     if (n_all > 0) memcpy(x, joined, (size_t)n_all * row_nbytes);
     return DT_OK;
 }
@@ -84,7 +99,7 @@ dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t fi
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 static size_t own_nbytes(const dt_model *m) { return (size_t)(m->part.n_each * (m->K + m->Y)) * m->elem; }
-static void *own_rows(const dt_model *m, void *all) { return (char *)all + (size_t)m->opt.cp->rank * own_nbytes(m); }
+static void *own_rows(const dt_model *m, void *all) { return (char *)all + (size_t)axis_of(m)->rank * own_nbytes(m); }
 
 /* Keys or values of the rank's tokens, in rows of attention's inputs and in gathered rows. */
 static dt_blocks in_rows(const dt_model *m, int64_t width)
@@ -101,13 +116,13 @@ static dt_blocks gathered(const dt_model *m, int64_t width)
 static dt_err gather(const dt_model *m)
 {
     void *own = own_rows(m, m->s.all_kv);
-    return dt_comm_all_gather(m->opt.cp, own, m->s.all_kv, own_nbytes(m), m->stream);
+    return dt_comm_all_gather(axis_of(m), own, m->s.all_kv, own_nbytes(m), m->stream);
 }
 
 dt_err dt_context_gather(const dt_model *m, const void *k, const void *v, dt_attention *at, struct kv *all)
 {
     *all = (struct kv){k, v};
-    if (!m->opt.cp) return DT_OK;
+    if (!axis_of(m)) return DT_OK;
     const dt_blocks of_k = in_rows(m, m->K), of_v = in_rows(m, m->Y);
     void *own = own_rows(m, m->s.all_kv);
     DT_TRY(m->ops->copy_blocks(m->dev, &of_k, k, own, m->stream));
@@ -120,26 +135,26 @@ dt_err dt_context_gather(const dt_model *m, const void *k, const void *v, dt_att
 /* No query of this rank may see a key of another, and the rows after the last token have none. */
 static dt_err clear(const dt_model *m)
 {
-    return m->ops->zero(m->dev, m->s.all_dkv, (size_t)m->opt.cp->size * own_nbytes(m), m->stream);
+    return m->ops->zero(m->dev, m->s.all_dkv, (size_t)axis_of(m)->size * own_nbytes(m), m->stream);
 }
 
 dt_err dt_context_begin_backward(const dt_model *m, void *dk, void *dv, struct kv_gradients *all)
 {
     *all = (struct kv_gradients){dk, dv};
-    if (!m->opt.cp) return DT_OK;
+    if (!axis_of(m)) return DT_OK;
     *all = (struct kv_gradients){m->s.all_dkv, dt_at(m->s.all_dkv, m->K, m->elem)};
     return clear(m);
 }
 
 static dt_err reduce(const dt_model *m)
 {
-    return dt_comm_reduce_scatter(m->opt.cp, m->s.all_dkv, m->opt.dtype, own_rows(m, m->s.all_dkv), m->opt.dtype,
+    return dt_comm_reduce_scatter(axis_of(m), m->s.all_dkv, m->opt.dtype, own_rows(m, m->s.all_dkv), m->opt.dtype,
                                   m->part.n_each * (m->K + m->Y), false, m->opt.reproducible, m->stream);
 }
 
 dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv)
 {
-    if (!m->opt.cp) return DT_OK;
+    if (!axis_of(m)) return DT_OK;
     const dt_blocks of_k = gathered(m, m->K), of_v = gathered(m, m->Y);
     void *own = own_rows(m, m->s.all_dkv);
     DT_TRY(reduce(m));
@@ -149,11 +164,11 @@ dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv)
 
 /* ---- a rank without tokens of a batch that has some -------------------------------------------------------------- */
 
-static bool joins(const dt_model *m) { return m->opt.cp && m->part.n_each > 0; }
+static bool joins(const dt_model *m) { return axis_of(m) && m->part.n_each > 0; }
 
 dt_err dt_context_skip(const dt_model *m) { return joins(m) ? gather(m) : DT_OK; }
 
-dt_err dt_context_skip_backward(const dt_model *m)
+dt_err dt_context_skip_backward(const dt_model *m, const struct block *b)
 {
     if (!joins(m)) return DT_OK;
     DT_TRY(gather(m));

@@ -45,7 +45,7 @@ static dt_err queue_blocks(dt_model *m, const void *unused)
         dt_param_view w;
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
         DT_TRY(dt_params_acquire(m, unit, &w));
-        DT_TRY(m->n_tok > 0 ? dt_block_forward(m, b, &w, &a, m->cache[b->layer], true) : dt_experts_skip(m, b, true));
+        DT_TRY(m->n_tok > 0 ? dt_block_forward(m, b, &w, &a, m->cache[b->layer], true) : dt_block_skip(m, b, true));
         DT_TRY(dt_params_release(m, unit));
         if (m->vision) DT_TRY(dt_vision_after_block(m, &m->stages[i], m->x[0]));
     }

@@ -254,7 +254,7 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
     return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;
 }
 
-dt_err dt_model_results(dt_model *m, const dt_head_results *out)
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out)
 {
     const size_t n = (size_t)m->n_rows;
     float *list[N_RESULTS];
@@ -263,35 +263,27 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     for (int i = 0; i < N_RESULTS; i++) DT_EXPECT(m->asked.real[i] || !list[i]);
     DT_EXPECT(m->asked.hit || !out->hit);
     DT_TRY(dt_span_wait(m, &m->results_span));
-    /* queued earlier on the same stream, hence complete */
-    if (m->n_rows > 0) m->tokens_span.moving = m->rows_span.moving = false;
-    const int64_t first = m->part.first_target;
-    for (int i = 0; i < N_RESULTS; i++) {
-        if (!list[i]) continue;
-        if (n > 0) memcpy(list[i] + first, m->asked.real[i], n * sizeof *list[i]);
-        DT_TRY(dt_context_join(m, list[i], sizeof *list[i], first, m->n_rows, m->n_targets));
-    }
-    if (out->hit && n > 0) memcpy(out->hit + first, m->asked.hit, n);
-    return out->hit ? dt_context_join(m, out->hit, 1, first, m->n_rows, m->n_targets) : DT_OK;
+    if (m->n_rows == 0) return DT_OK;
+    m->tokens_span.moving = m->rows_span.moving = false; /* queued earlier on the same stream, hence complete */
+    for (int i = 0; i < N_RESULTS; i++)
+        if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
+    if (out->hit) memcpy(out->hit, m->asked.hit, n);
+    return DT_OK;
 }
 
-dt_err dt_model_predict(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *out)
+dt_err dt_head_run(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted, bool grads)
 {
     struct hold h, h_ref;
-    DT_TRY(dt_model_stage_rows(m, b, pass, false));
-    DT_TRY(ask(m, pass, out));
-    DT_TRY(hold_units(m, &h, false));
+    DT_TRY(dt_model_stage_rows(m, b, pass, grads));
+    DT_TRY(ask(m, pass, wanted));
+    DT_TRY(hold_units(m, &h, grads));
     DT_TRY(hold_reference(m, pass->reference, &h_ref));
+    if (grads) begin_sums(m, &h, m->n_rows);
+    if (grads && m->n_rows == 0) DT_TRY(zero_head_grads(m, &h));
     DT_TRY(run_chunks(m, &h, &h_ref, pass));
+    if (grads) DT_TRY(end_sums(m, &h, m->n_rows));
     if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
-    DT_TRY(release_units(m, &h));
-    return dt_model_results(m, out);
-}
-
-dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, float *logp, uint8_t *hit, float *entropy)
-{
-    return dt_model_predict(m, b, &(dt_head_pass){.inv_temperature = inv_temperature},
-                            &(dt_head_results){.logp = logp, .hit = hit, .entropy = entropy});
+    return release_units(m, &h);
 }
 
 /* The lists of all rows, in either half of a span: log-probabilities, then tokens. */
@@ -323,7 +315,7 @@ dt_err dt_model_tops(dt_model *m, const dt_batch *b, float inv_temperature, cons
 {
     const dt_head_pass pass = {.inv_temperature = inv_temperature};
     struct head_weights w;
-    DT_EXPECT(top->k > 0 && top->k <= m->opt.max_known && !m->opt.training && !m->opt.cp);
+    DT_EXPECT(top->k > 0 && top->k <= m->opt.max_known && !m->opt.training && dt_context_part(m, b) == b);
     DT_TRY(dt_model_stage_rows(m, b, &pass, false));
     DT_TRY(dt_head_acquire(m, &w));
     DT_TRY(find_tops(m, &w, inv_temperature, top->k));
@@ -336,23 +328,5 @@ dt_err dt_model_tops(dt_model *m, const dt_batch *b, float inv_temperature, cons
         DT_CHECK(!isnan(found.logp[i]), DT_ERR_NONFINITE, "the logits of a token are not finite");
         top->token[i] = found.token[i], top->logp[i] = (float)found.logp[i];
     }
-    return DT_OK;
-}
-
-dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted)
-{
-    struct hold h, h_ref;
-    DT_EXPECT(m->train && pass->u);
-    DT_TRY(dt_model_stage_rows(m, b, pass, true));
-    DT_TRY(ask(m, pass, wanted));
-    DT_TRY(hold_units(m, &h, true));
-    DT_TRY(hold_reference(m, pass->reference, &h_ref));
-    begin_sums(m, &h, m->n_rows);
-    if (m->n_rows == 0) DT_TRY(zero_head_grads(m, &h));
-    DT_TRY(run_chunks(m, &h, &h_ref, pass));
-    DT_TRY(end_sums(m, &h, m->n_rows));
-    if (pass->reference) DT_TRY(release_units(pass->reference, &h_ref));
-    DT_TRY(release_units(m, &h));
-    m->have_dx = true;
     return DT_OK;
 }

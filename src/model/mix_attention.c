@@ -2,6 +2,41 @@
  * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
 #include "mixer.h"
 
+/* ---- inputs and buffers ------------------------------------------------------------------------------------------ */
+
+void dt_attention_stage(dt_model *m, const dt_batch *b)
+{
+    m->max_q_len = m->max_kv_len = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
+        const int32_t before = s == 0 ? m->part.n_before : 0;
+        m->host.q_start[s] = first;
+        m->host.kv_start[s] = m->part.first + first - before;
+        m->host.kv_len[s] = before + n;
+        if (n > m->max_q_len) m->max_q_len = n;
+        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
+    }
+    m->host.q_start[b->n_seq] = b->n_tok;
+}
+
+void dt_attention_place(dt_model *m, struct arena arenas[N_ARENAS])
+{
+    struct arena *a = &arenas[IN_ACTIVATIONS];
+    const int64_t gated = m->mc->attn_output_gate ? m->opt.max_tok : 0;
+    m->s.wide = dt_take(a, gated, 2 * m->Q + 2 * m->K, m->elem);
+    m->s.gated = dt_take(a, gated, m->Q, m->elem);
+    dt_context_place(m, arenas);
+}
+
+void dt_attention_place_backward(dt_model *m, struct arena *a)
+{
+    m->s.datt = dt_take(a, m->opt.max_tok, m->O, m->elem);
+    m->s.dqkv = dt_take(a, m->opt.max_tok, m->W, m->elem);
+    dt_context_place_backward(m, a);
+}
+
+/* ---- the call of the device -------------------------------------------------------------------------------------- */
+
 dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     const dt_model_config *mc = m->mc;
@@ -185,8 +220,8 @@ static dt_err make_gated(const dt_model *m, const struct block_acts *a)
 
 /* ---- the mixer --------------------------------------------------------------------------------------------------- */
 
-dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        const void *x, void *cache, const void **inner)
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                  const void *x, void *cache, const void **inner)
 {
     const bool gated = m->mc->attn_output_gate;
     const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
@@ -212,8 +247,8 @@ static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_
     return whole ? norm_whole_backward(m, b, w, g, a) : DT_OK;
 }
 
-dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                                 const dt_grad_view *g, const struct block_acts *a, const void *dy)
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     dt_attention at = dt_block_attention(m, b, w);
     at.dsinks = dt_gradient(g, b->sinks);
@@ -246,3 +281,13 @@ dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i
                               gated ? m->s.wide : m->s.dqkv, gated ? wide_ld(m) : m->W, m->s.dnorm, m->C, of_qkv,
                               m->n_tok);
 }
+
+static dt_err skip(const dt_model *m, const struct block *b, bool want_output) { return dt_context_skip(m); }
+
+const struct mixer dt_attention_mixer = {.reads = 1 << SLOT_QKV,
+                                         .last = SLOT_O,
+                                         .site = SITE_ATTENTION,
+                                         .forward = mix,
+                                         .backward = mix_backward,
+                                         .skip = skip,
+                                         .skip_backward = dt_context_skip_backward};

@@ -147,8 +147,8 @@ static dt_err apply_rule(const dt_model *m, const struct delta_acts *a, void *ca
                                  NULL, m->s.delta, m->stream);
 }
 
-dt_err dt_delta_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
-                    const void *x, void *cache, const void **inner)
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
+                  const void *x, void *cache, const void **inner)
 {
     const struct delta_acts *a = &acts->delta;
     const struct with_matmul alone = {.low = acts->low[SLOT_DELTA_IN]};
@@ -190,8 +190,8 @@ static dt_err rule_backward(const dt_model *m, const struct block *b, const dt_p
                                         m->s.norm, m->stream);
 }
 
-dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                             const dt_grad_view *g, const struct block_acts *acts, const void *dy)
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *acts, const void *dy)
 {
     const struct delta_acts *a = &acts->delta;
     const struct linear *in = &b->linear[SLOT_DELTA_IN], *out = &b->linear[SLOT_DELTA_OUT];
@@ -206,3 +206,9 @@ dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, co
     return dt_linear_backward(m, in, w, g, dt_mixer_input(b, i, acts), m->C, din, m->I, m->s.dnorm, m->C, of_in,
                               m->n_tok);
 }
+
+const struct mixer dt_delta_mixer = {.reads = 1 << SLOT_DELTA_IN,
+                                     .last = SLOT_DELTA_OUT,
+                                     .site = SITE_ATTENTION,
+                                     .forward = mix,
+                                     .backward = mix_backward};

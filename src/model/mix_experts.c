@@ -140,13 +140,13 @@ static dt_err skip_grads(const dt_model *m, const struct block *b, enum slot slo
     return DT_OK;
 }
 
-dt_err dt_experts_skip(const dt_model *m, const struct block *b, bool want_output)
+static dt_err skip(const dt_model *m, const struct block *b, bool want_output)
 {
     DT_TRY(skip_params(m, b, SLOT_EXPERT_UP, false));
     return want_output ? skip_params(m, b, SLOT_EXPERT_DOWN, false) : DT_OK;
 }
 
-dt_err dt_experts_skip_backward(const dt_model *m, const struct block *b)
+static dt_err skip_backward(const dt_model *m, const struct block *b)
 {
     DT_TRY(skip_params(m, b, SLOT_EXPERT_DOWN, true));
     DT_TRY(skip_grads(m, b, SLOT_EXPERT_DOWN));
@@ -168,12 +168,12 @@ static dt_err route(const dt_model *m, const struct block *b, const dt_param_vie
     return dt_balance_count(m, a);
 }
 
-dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                      const void *x, void *cache, const void **inner)
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                  const void *x, void *cache, const void **inner)
 {
     const struct expert_acts *k = &a->experts;
     const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_UP]};
-    if (shares(b)) DT_TRY(dt_mlp_mix(m, b, w, a, x, cache, inner));
+    if (shares(b)) DT_TRY(dt_mlp_mixer.forward(m, b, w, a, x, cache, inner));
     *inner = k->act;
     DT_TRY(route(m, b, w, k, x, a->low[SLOT_ROUTER]));
     DT_TRY(gather(m, k, x));
@@ -181,8 +181,8 @@ dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_v
     return make_act(m, k);
 }
 
-dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                         const void *addend, void *y)
+static dt_err finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                     const void *addend, void *y)
 {
     const struct expert_acts *k = &a->experts;
     const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_DOWN]},
@@ -260,13 +260,13 @@ static dt_err router_backward(const dt_model *m, const struct block *b, const dt
     return m->ops->add(m->dev, m->s.dnorm, dx, m->s.dnorm, m->opt.dtype, m->n_tok * m->C, m->stream);
 }
 
-dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                               const dt_grad_view *g, const struct block_acts *a, const void *dy)
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     const struct expert_acts *k = &a->experts;
     const dt_routing r = route_of(m, b, w);
     const struct load_gradient d = dt_balance_gradient(m);
-    if (shares(b)) DT_TRY(dt_mlp_mix_backward(m, b, i, w, g, a, dy));
+    if (shares(b)) DT_TRY(dt_mlp_mixer.backward(m, b, i, w, g, a, dy));
     DT_TRY(down_backward(m, b, w, g, k, dy, a->low[SLOT_EXPERT_DOWN]));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
     DT_TRY(up_backward(m, b, w, g, k, dt_mixer_input(b, i, a), shares(b) ? m->s.dnorm : NULL, a->low[SLOT_EXPERT_UP]));
@@ -274,3 +274,13 @@ dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, 
                                   m->opt.dtype, m->stream));
     return router_backward(m, b, w, g, dt_mixer_input(b, i, a), a->low[SLOT_ROUTER]);
 }
+
+const struct mixer dt_experts_mixer = {.reads =
+                                           1 << SLOT_UP | 1 << SLOT_MLP_GATE | 1 << SLOT_ROUTER | 1 << SLOT_EXPERT_UP,
+                                       .last = SLOT_EXPERT_DOWN,
+                                       .site = SITE_MLP,
+                                       .forward = mix,
+                                       .backward = mix_backward,
+                                       .finish = finish,
+                                       .skip = skip,
+                                       .skip_backward = skip_backward};

@@ -54,8 +54,8 @@ static dt_err normalise(const dt_model *m, const struct block *b, const dt_param
     return m->ops->rmsnorm_forward(m->dev, &kv, a->in, dt_weight(w, b->k_norm), a->kv, a->rstd_k, m->stream);
 }
 
-dt_err dt_latent_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
-                     const void *x, void *cache, const void **inner)
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
+                  const void *x, void *cache, const void **inner)
 {
     const struct latent_acts *a = &acts->latent;
     const struct linear *q = &b->linear[SLOT_LATENT_Q], *kv = &b->linear[SLOT_LATENT_KV];
@@ -103,8 +103,8 @@ static dt_err expand_backward(const dt_model *m, const struct block *b, const dt
                                     m->stream);
 }
 
-dt_err dt_latent_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                              const dt_grad_view *g, const struct block_acts *a, const void *dy)
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     const dt_attention at = dt_block_attention(m, b, w);
     const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_in = {.low = a->low[SLOT_LATENT_IN]};
@@ -119,3 +119,6 @@ dt_err dt_latent_mix_backward(const dt_model *m, const struct block *b, int i, c
     return dt_linear_backward(m, &b->linear[SLOT_LATENT_IN], w, g, dt_mixer_input(b, i, a), m->C, m->s.dlatent, m->A,
                               m->s.dnorm, m->C, of_in, m->n_tok);
 }
+
+const struct mixer dt_latent_mixer = {
+    .reads = 1 << SLOT_LATENT_IN, .last = SLOT_O, .site = SITE_ATTENTION, .forward = mix, .backward = mix_backward};

@@ -23,7 +23,7 @@ static dt_err make_act(const dt_model *m, const struct block *b, const struct bl
 }
 
 /* Stores the activation's input if backward needs it. Adapters add to that input. */
-dt_err dt_mlp_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                   const void *x, void *cache, const void **inner)
 {
     const struct linear *up = &b->linear[SLOT_UP], *gate = &b->linear[SLOT_MLP_GATE];
@@ -58,7 +58,7 @@ static dt_err add_row_gate(const dt_model *m, const struct block *b, const dt_pa
     return m->ops->add(m->dev, m->s.dnorm, m->s.rows, m->s.dnorm, m->opt.dtype, m->n_tok * m->C, m->stream);
 }
 
-dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+static dt_err mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                            const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     const dt_model_config *mc = m->mc;
@@ -77,3 +77,9 @@ dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, cons
     DT_TRY(dt_linear_backward(m, up, w, g, x, m->C, dup, U, m->s.dnorm, m->C, alone, T));
     return add_row_gate(m, b, w, g, a, x);
 }
+
+const struct mixer dt_mlp_mixer = {.reads = 1 << SLOT_UP | 1 << SLOT_MLP_GATE,
+                                   .last = SLOT_DOWN,
+                                   .site = SITE_MLP,
+                                   .forward = mix,
+                                   .backward = mix_backward};

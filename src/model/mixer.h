@@ -5,8 +5,8 @@
 
 #include "model_private.h"
 
-/** Forward and backward of a mixer, which starts and ends with a linear layer. block.c computes the last layer's
- *  forward, and everything outside of the two. */
+/** A mixer, in a file of its own. It starts and ends with a linear layer. block.c computes the last layer's forward,
+ *  and everything outside of the two. */
 struct mixer {
     unsigned reads; /* the slots of the layers that read the branch's input: bits */
     enum slot last;
@@ -22,40 +22,17 @@ struct mixer {
      * needs. finish NULL: block.c calls dt_linear_forward */
     dt_err (*finish)(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                      const void *addend, void *y);
+    /* instead of forward and backward, on a rank without tokens whose calls other ranks wait for; NULL: nothing.
+     * want_output false: `finish` is not called */
+    dt_err (*skip)(const dt_model *m, const struct block *b, bool want_output);
+    dt_err (*skip_backward)(const dt_model *m, const struct block *b);
 };
+extern const struct mixer dt_attention_mixer, dt_mlp_mixer, dt_delta_mixer, dt_latent_mixer, dt_experts_mixer;
 
 /** The input of branch i's mixer. */
 const void *dt_mixer_input(const struct block *b, int i, const struct block_acts *a);
 /** Recompute it, if backward needs it again. */
 dt_err dt_mixer_remake_input(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                              const struct block_acts *a);
-
-/* mix_attention.c */
-dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        const void *x, void *cache, const void **inner);
-dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                                 const dt_grad_view *g, const struct block_acts *a, const void *dy);
-/* mix_mlp.c */
-dt_err dt_mlp_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                  const void *x, void *cache, const void **inner);
-dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                           const dt_grad_view *g, const struct block_acts *a, const void *dy);
-/* mix_delta.c */
-dt_err dt_delta_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                    const void *x, void *cache, const void **inner);
-dt_err dt_delta_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                             const dt_grad_view *g, const struct block_acts *a, const void *dy);
-/* mix_latent.c */
-dt_err dt_latent_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                     const void *x, void *cache, const void **inner);
-dt_err dt_latent_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                              const dt_grad_view *g, const struct block_acts *a, const void *dy);
-/* mix_experts.c */
-dt_err dt_experts_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                      const void *x, void *cache, const void **inner);
-dt_err dt_experts_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
-                               const dt_grad_view *g, const struct block_acts *a, const void *dy);
-dt_err dt_experts_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                         const void *addend, void *y);
 
 #endif

@@ -26,8 +26,7 @@ static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_p
 /* The same for a rank without tokens. */
 static dt_err stage_skip(const dt_model *m, const struct stage *s, bool want_output)
 {
-    DT_TRY(dt_context_skip(m));
-    return dt_experts_skip(m, &s->block, want_output);
+    return s->role == DT_UNIT_NORM ? DT_OK : dt_block_skip(m, &s->block, want_output);
 }
 
 /* Runs before grads_acquire, for which the device may have to wait. */
@@ -57,8 +56,7 @@ static dt_err stage_skip_backward(dt_model *m, int64_t i, const dt_grad_view *g)
 {
     m->set_holds = -1;
     DT_TRY(dt_model_clear_grads(m, m->stages[i].unit, g));
-    DT_TRY(dt_experts_skip_backward(m, &m->stages[i].block));
-    return dt_context_skip_backward(m);
+    return m->stages[i].role == DT_UNIT_NORM ? DT_OK : dt_block_skip_backward(m, &m->stages[i].block);
 }
 
 static dt_err keep_hidden(dt_model *m)
@@ -69,10 +67,8 @@ static dt_err keep_hidden(dt_model *m)
     return m->n_tok > 0 ? m->ops->copy(m->dev, m->hidden, from, (size_t)(m->n_tok * m->C) * m->elem, m->stream) : DT_OK;
 }
 
-dt_err dt_model_forward(dt_model *m, const dt_batch *whole, bool train, int64_t step)
+dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
-    DT_EXPECT(!train || m->opt.training);
-    const dt_batch *b = dt_context_cut(m, whole);
     DT_TRY(dt_model_stage_batch(m, b, NULL));
     if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
     m->train = train;
@@ -116,9 +112,8 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     return dt_params_release(m, unit);
 }
 
-dt_err dt_model_backward(dt_model *m, const dt_batch *b)
+dt_err dt_layers_backward(dt_model *m)
 {
-    DT_EXPECT(m->have_dx && dt_model_in_use(m) && dt_context_part(m, b)->n_tok == m->n_tok);
     m->have_dx = m->have_hidden = false;
     for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
     if (m->first_trained >= 0) return DT_OK;

@@ -286,10 +286,11 @@ struct cached {
 /** The rank's tokens of a batch that the ranks of the axis cp divide (context.c). */
 struct part {
     dt_batch batch;
-    int32_t n_each;       /* tokens of a rank; the last ranks may have fewer, or none */
-    int32_t first;        /* the first token in the whole batch */
-    int32_t n_before;     /* tokens of the first sequence on earlier ranks */
-    int64_t first_target; /* targets on earlier ranks */
+    int32_t n_each;   /* tokens of a rank; the last ranks may have fewer, or none */
+    int32_t first;    /* the first token in the whole batch */
+    int32_t n_before; /* tokens of the first sequence on earlier ranks */
+    /* targets on earlier ranks, and on all */
+    int64_t first_target, n_targets;
     /* host: arrays of batch, and the results of all ranks */
     int32_t *order, *target_row, *seq_start, *full_len;
     char *joined;
@@ -383,7 +384,6 @@ struct dt_model {
     bool have_results;    /* the head's results for n_rows rows are computed or being copied */
     struct results asked; /* host addresses of the requested results; NULL: not requested */
     int64_t n_rows;
-    int64_t n_targets; /* of the whole batch: those of all ranks of cp */
     int64_t step;
     int64_t set_holds; /* full recomputation: the stage whose activations the single set holds, -1: none */
     void *hidden;      /* [T,C]: output of the last block */
@@ -565,14 +565,19 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 
 /* mix_attention.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b, const dt_param_view *w);
+/** Set the ranges of queries and keys of the sequences of a batch, each of which attends to itself. */
+void dt_attention_stage(dt_model *m, const dt_batch *b);
+/** Lay out its work space: of all passes, and what only backward needs. */
+void dt_attention_place(dt_model *m, struct arena arenas[N_ARENAS]);
+void dt_attention_place_backward(dt_model *m, struct arena *a);
 
 /* context.c: without the axis cp a batch is whole, and these functions do nothing */
-int dt_context_size(const dt_model *m);
-void dt_context_place(dt_model *m, struct arena *host);
+void dt_context_place(dt_model *m, struct arena arenas[N_ARENAS]);
+void dt_context_place_backward(dt_model *m, struct arena *a);
 /** The rank's part of a batch: of a new one, or of that of the last forward. */
 const dt_batch *dt_context_cut(dt_model *m, const dt_batch *b);
 const dt_batch *dt_context_part(const dt_model *m, const dt_batch *b);
-/** x [n_all rows], host: this rank has set rows first .. first+n-1, and receives the others. */
+/** x [n_all rows], host, or NULL: this rank has set rows first .. first+n-1, and receives the others. */
 dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t n_all);
 struct kv {
     const void *k, *v;
@@ -587,7 +592,7 @@ dt_err dt_context_begin_backward(const dt_model *m, void *dk, void *dv, struct k
 dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv);
 /** What a rank without tokens does instead of attention. */
 dt_err dt_context_skip(const dt_model *m);
-dt_err dt_context_skip_backward(const dt_model *m);
+dt_err dt_context_skip_backward(const dt_model *m, const struct block *b);
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to
@@ -597,6 +602,9 @@ dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param
 /** s.dx: on entry the gradient of x_out, on return that of x_in. */
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);
+/** What a rank without tokens does instead. */
+dt_err dt_block_skip(const dt_model *m, const struct block *b, bool want_output);
+dt_err dt_block_skip_backward(const dt_model *m, const struct block *b);
 
 /* graphs.c */
 dt_err dt_graphs_open(dt_model *m);
@@ -691,8 +699,17 @@ dt_err dt_params_release(const dt_model *m, int unit);
 dt_err dt_grads_acquire(const dt_model *m, int unit, dt_grad_view *g);
 dt_err dt_grads_release(const dt_model *m, int unit);
 
-/* mix_experts.c: what a rank without tokens does instead of a block's forward and backward, for its units of experts */
-dt_err dt_experts_skip(const dt_model *m, const struct block *b, bool want_output);
-dt_err dt_experts_skip_backward(const dt_model *m, const struct block *b);
+/* model.c: the layers, from tokens to hidden states, and their gradients from s.dx */
+dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
+dt_err dt_layers_backward(dt_model *m);
+
+/* head.c */
+/** Results for the rows with a target; grads: also gradients, and s.dx. */
+dt_err dt_head_run(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted, bool grads);
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out);
+
+/* values.c: the outputs of a scalar head, and from their gradients those of the head, and s.dx */
+dt_err dt_values_forward(dt_model *m, float *value);
+dt_err dt_values_backward(dt_model *m, const float *dvalue);
 
 #endif

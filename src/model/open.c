@@ -1,6 +1,7 @@
 /* open.c - opens a model: checks its options, finds its tensors, allocates its buffers, and fills its tables. Also the
  * plan of its memory. */
 #include "vision/vision_private.h"
+#include "dtrain/comm/comm.h"
 #include "dtrain/device/device_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -90,7 +91,7 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
         m->I = m->M + m->Z + 2 * m->H;
     }
     m->E = mc->num_experts, m->X = mc->moe_intermediate_size, m->k = mc->num_experts_per_tok;
-    m->opt.max_tok = (int32_t)dt_ceil_div(opt->max_tok, dt_context_size(m));
+    if (opt->mesh) m->opt.max_tok = (int32_t)dt_ceil_div(opt->max_tok, dt_mesh_n_tokens(opt->mesh));
     m->n_tok = m->opt.max_tok;
     m->n_seq = opt->max_seq;
     m->max_q_len = dt_model_longest(m);

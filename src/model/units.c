@@ -277,7 +277,7 @@ int64_t dt_model_n_active(const dt_model_config *mc, const dt_unit *units, int n
     int64_t n = 0, of_experts = 0;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
-            *(units[u].tensors[i].of_expert ? &of_experts : &n) += dt_n_weights(&units[u].tensors[i]);
+            *(units[u].tensors[i].of_expert ? &of_experts : &n) += dt_n_weights_of_whole(&units[u].tensors[i]);
     return of_experts > 0 ? n + of_experts / mc->num_experts * mc->num_experts_per_tok : n;
 }
 
@@ -303,8 +303,8 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
         for (int i = 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = &units[u].tensors[i];
             if (is_matmul(mc, &units[u], t, predicts))
-                per_token +=
-                    (t->trainable ? 6 : 4) * (double)dt_n_weights(t) * (t->of_expert ? share_of_expert(mc) : 1);
+                per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights_of_whole(t) *
+                             (t->of_expert ? share_of_expert(mc) : 1);
         }
     return (per_token + 3 * n_linear * linear_flops(mc)) * (double)n_tok + 6 * (L - n_linear) * Q * sum_seq_len_squared;
 }

@@ -75,21 +75,6 @@ void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, in
     }
 }
 
-static void stage_sequences(dt_model *m, const dt_batch *b)
-{
-    m->max_q_len = m->max_kv_len = 0;
-    for (int32_t s = 0; s < b->n_seq; s++) {
-        const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
-        const int32_t before = s == 0 ? m->part.n_before : 0;
-        m->host.q_start[s] = first;
-        m->host.kv_start[s] = m->part.first + first - before;
-        m->host.kv_len[s] = before + n;
-        if (n > m->max_q_len) m->max_q_len = n;
-        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
-    }
-    m->host.q_start[b->n_seq] = b->n_tok;
-}
-
 /* Offsets of the table adapter's elements for each token. In training also those that receive gradients, sorted by
  * offset. */
 static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, const int32_t *order, int32_t n_order)
@@ -137,7 +122,7 @@ static dt_err stage_tokens(dt_model *m, const dt_batch *b, const int32_t *slot, 
     order_learned(m, b);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
-    if (!slot) stage_sequences(m, b);
+    if (!slot) dt_attention_stage(m, b);
     if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_dynamic_rope_batch(m, b));
     if (m->grids) DT_TRY(dt_grids_stage_tower(m));
@@ -164,21 +149,19 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 }
 
 /* Weights of the rows, multiplied by the loss scale; weight NULL: 0. */
-static void put_weights(float *rows, const float *weight, int64_t first, int64_t n, float scale)
+static void put_weights(float *rows, const float *weight, int64_t n, float scale)
 {
-    for (int64_t i = 0; rows && i < n; i++) rows[i] = weight ? weight[first + i] * scale : 0;
+    for (int64_t i = 0; rows && i < n; i++) rows[i] = weight ? weight[i] * scale : 0;
 }
 
-dt_err dt_model_stage_rows(dt_model *m, const dt_batch *whole, const dt_head_pass *pass, bool grads)
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads)
 {
-    const dt_batch *b = dt_context_part(m, whole);
     static const dt_head_pass none = {0};
     struct rows *h = &m->host_rows;
     const dt_head_pass *w = grads ? pass : &none;
     const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
-    const int64_t n = b->n_target, first = m->part.first_target;
+    const int64_t n = b->n_target;
     m->have_results = false;
-    m->n_targets = whole->n_target;
     DT_EXPECT(dt_model_has_hidden(m, b->n_tok));
     DT_EXPECT(m->n_labels == 0);
     DT_EXPECT(!pass->known || (pass->known->k > 0 && pass->known->k <= m->opt.max_known));
@@ -194,13 +177,13 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *whole, const dt_head_pas
     }
     for (int64_t i = 0; h->token_key && i < n; i++) h->token_key[i] = b->token_key[b->target_row[i]];
     if (n > 0) memcpy(h->row, b->target_row, (size_t)n * sizeof *h->row);
-    put_weights(h->weight, w->u, first, n, scale);
-    put_weights(h->entropy_weight, w->entropy_weight, first, n, scale);
-    put_weights(h->kl_weight, w->kl_weight, first, n, scale);
+    put_weights(h->weight, w->u, n, scale);
+    put_weights(h->entropy_weight, w->entropy_weight, n, scale);
+    put_weights(h->kl_weight, w->kl_weight, n, scale);
     if (pass->known && n > 0) {
-        const size_t at = (size_t)first * (size_t)pass->known->k, n_known = (size_t)n * (size_t)pass->known->k;
-        memcpy(h->known_token, pass->known->token + at, n_known * sizeof *h->known_token);
-        memcpy(h->known_logp, pass->known->logp + at, n_known * sizeof *h->known_logp);
+        const size_t n_known = (size_t)n * (size_t)pass->known->k;
+        memcpy(h->known_token, pass->known->token, n_known * sizeof *h->known_token);
+        memcpy(h->known_logp, pass->known->logp, n_known * sizeof *h->known_logp);
     }
     m->n_rows = n;
     return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;

@@ -7,13 +7,6 @@
 #include "model_private.h"
 #include <string.h>
 
-static dt_err check(const dt_model *m, const dt_batch *b)
-{
-    DT_EXPECT(m->n_labels > 0);
-    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && dt_context_part(m, b)->n_tok == m->n_tok);
-    return DT_OK;
-}
-
 static size_t nbytes_of(const dt_model *m) { return (size_t)(m->n_tok * m->n_labels) * sizeof(float); }
 
 static dt_err norm_forward(const dt_model *m, const dt_param_view *w)
@@ -21,10 +14,9 @@ static dt_err norm_forward(const dt_model *m, const dt_param_view *w)
     return dt_norm_forward(m, &m->final_norm, w, m->hidden, m->v.y, m->v.mean, m->v.rstd, m->n_tok);
 }
 
-dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
+dt_err dt_values_forward(dt_model *m, float *value)
 {
     dt_param_view w;
-    DT_TRY(check(m, b));
     dt_matmul mm = dt_dense_matmul(m->n_tok, m->n_labels, m->C, false, true, m->opt.dtype, DT_F32);
     mm.batch_invariant = dt_model_is_invariant(m);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
@@ -36,8 +28,8 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
     }
     DT_TRY(dt_params_release(m, m->head_unit));
     DT_TRY(dt_span_wait(m, &m->values_span));
-    if (m->n_tok > 0) memcpy(value + m->part.first * m->n_labels, m->v.host, nbytes_of(m));
-    return dt_context_join(m, value, (size_t)m->n_labels * sizeof *value, m->part.first, m->n_tok, b->n_tok);
+    if (m->n_tok > 0) memcpy(value, m->v.host, nbytes_of(m));
+    return DT_OK;
 }
 
 static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *g, const void *dvalue)
@@ -60,20 +52,18 @@ static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
     *on_device = m->v.device;
     DT_TRY(dt_span_wait(m, &m->values_span));
     const float scale = dt_model_loss_scale(m);
-    for (int64_t i = 0; i < m->n_tok * m->n_labels; i++) m->v.host[i] = dvalue[m->part.first * m->n_labels + i] * scale;
+    for (int64_t i = 0; i < m->n_tok * m->n_labels; i++) m->v.host[i] = dvalue[i] * scale;
     DT_TRY(dt_span_to_device(m, &m->values_span, nbytes_of(m)));
     if (!m->v.dvalue) return DT_OK;
     *on_device = m->v.dvalue;
     return m->ops->convert(m->dev, m->v.device, DT_F32, m->v.dvalue, m->opt.dtype, m->n_tok * m->n_labels, m->stream);
 }
 
-dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
+dt_err dt_values_backward(dt_model *m, const float *dvalue)
 {
     const void *on_device;
     dt_param_view w;
     dt_grad_view g;
-    DT_TRY(check(m, b));
-    DT_EXPECT(m->train);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     DT_TRY(dt_grads_acquire(m, m->head_unit, &g));
@@ -85,7 +75,5 @@ dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
         DT_TRY(backward(m, &w, &g, on_device));
     }
     DT_TRY(dt_grads_release(m, m->head_unit));
-    DT_TRY(dt_params_release(m, m->head_unit));
-    m->have_dx = true;
-    return DT_OK;
+    return dt_params_release(m, m->head_unit);
 }

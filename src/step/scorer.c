@@ -95,7 +95,7 @@ static dt_model_options options_of(const dt_scorer *s, const dt_task *t)
     dt_model_options o = {.max_tok = trained->max_tok,
                           .max_seq = trained->max_seq,
                           .max_pos = trained->max_pos,
-                          .cp = trained->cp,
+                          .mesh = trained->mesh,
                           .max_images = trained->max_images,
                           .features_given = trained->features_given,
                           .reproducible = trained->reproducible};

@@ -275,7 +275,7 @@ void dt_sums_add(dt_sums *s, int sum, double x)
 
 void dt_sums_count(dt_sums *s, int sum, int64_t n_units) { add_units(s->step + s->sum[sum].at, n_units); }
 
-/* Ranks of the axes tp and cp compute the same for a sample, and the first of them counts it. */
+/* The ranks of a team compute the same for a sample, and the first of them counts it. */
 static void count_samples_once(const dt_sums *s, const dt_comm *comm)
 {
     for (int i = 0; i < s->n_sums && !dt_comm_first_of_team(comm); i++) {

@@ -134,11 +134,11 @@ static void describe(const dt_run *run)
     if (n_trained < run_n_param(run)) snprintf(trained, sizeof trained, " (%" PRId64 " are trained)", n_trained);
     DT_INFO("model: %" PRId64 " parameters in %d units%s, %s; %s", run_n_param(run), run->n_units, trained,
             dt_dtype_name(run->model_opt.dtype), run_strategy_text(&s, text));
-    if (run->cp->size > 1) DT_INFO("mesh: %d ranks divide the tokens of a sample", run->cp->size);
+    if (*run_mesh_text(run, "; ", " ranks", text)) DT_INFO("mesh: %s", text + 2);
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s",
-            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->data->size,
-            run->data->size > 1 ? "s" : "");
+            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation,
+            run->mesh->data.size, run->mesh->data.size > 1 ? "s" : "");
     const int64_t n_active = dt_model_n_active(&run->mc, run->units, run->n_units);
     if (n_active < run_n_param(run))
         DT_INFO("experts: each token uses %" PRId64 " of %" PRId64 ", and %" PRId64 " parameters",
@@ -190,7 +190,7 @@ static dt_err open_all(dt_run *run)
     const int n_threads = find_threads(run);
     const strategy s = run_strategy(run);
     const dt_mesh_shape shape = run_mesh(run, &s);
-    const dt_err divides = run_check_mesh(run, dt_comm_ranks(run->comm));
+    const dt_err divides = run_check_ranks(run, dt_comm_ranks(run->comm));
     dt_mistakes_add(m, divides);
     if (divides == DT_OK && !dt_config_doubted(&run->cfg, "zero", "shard_group"))
         dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
@@ -388,7 +388,7 @@ static dt_err verify_data(dt_run *run)
 static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     rank_plan plan;
-    run->comm = comm, run->data = &comm->mesh.data, run->sum = &comm->mesh.sum, run->cp = &comm->mesh.cp;
+    run->comm = comm, run->mesh = &comm->mesh;
     comm->timeout_s = run->cfg.comm_timeout;
     comm->phase = &run->phase, comm->check = run->cfg.comm_check;
     run->only_check = mode != DT_MODE_RUN;

@@ -99,9 +99,16 @@ const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* wit
 int run_strategies(const dt_run *run, bool keep_given, strategy list[MAX_STRATEGIES]);
 int run_stage_by_size(int64_t n_param, bool trains); /* zero.stage = auto:size */
 
-dt_err run_check_mesh(const dt_run *run, int nranks);         /* setup.c */
-bool run_groups_are_auto(const dt_run *run);                  /* zero.expert_group_size = auto, or not set */
+bool run_groups_are_auto(const dt_run *run); /* zero.expert_group_size = auto, or not set */
+
+/* axes.c: the axes of a team, [mesh] */
+enum { MESH_TEXT = 256 };
 dt_mesh_shape run_mesh(const dt_run *run, const strategy *s); /* how a strategy arranges the ranks */
+dt_err run_check_ranks(const dt_run *run, int nranks);        /* do teams divide the ranks? */
+dt_err run_check_axes(const dt_run *run);                     /* does the run combine with the axes? */
+/* for each axis that is used `before`, its size, `ranks` and what they divide: ", 2 of which divide the tokens of a
+ * sample"; returns out */
+const char *run_mesh_text(const dt_run *run, const char *before, const char *ranks, char out[MESH_TEXT]);
 
 /* settings of a plan: those of the configuration, unless a field is changed */
 typedef struct plan_setting {

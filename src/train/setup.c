@@ -254,7 +254,7 @@ static void fill_model_options(dt_run *run)
         .max_tok = (int32_t)(m * T),
         .max_seq = (int32_t)m,
         .max_pos = (int32_t)T,
-        .cp = run->cp->size > 1 ? run->cp : NULL,
+        .mesh = run->mesh,
         .training = run_trains(run),
         .features_given = run->mc.vision && *cfg->vision_feature_cache,
         .recompute = recompute_of(cfg->model_activation_checkpointing),
@@ -305,57 +305,20 @@ static dt_err check_attention(const dt_run *run)
     return DT_OK;
 }
 
-/* Does the task generate completions? */
-static bool generates(const dt_config *cfg)
-{
-    const bool distills = strcmp(cfg->run_task, "distill") == 0;
-    return dt_has_word("ppo, grpo", cfg->run_task) || (distills && (cfg->distill_lmbda > 0 || cfg->distill_seq_kd));
-}
-
-/* What context parallelism does not combine with. */
-static dt_err check_context(const dt_run *run)
-{
-    const dt_config *cfg = &run->cfg;
-    const dt_model_config *mc = &run->mc;
-    const char *no = NULL;
-    if (cfg->mesh_cp == 1) return DT_OK;
-    if (generates(cfg))
-        no = "the task generates completions, whose tokens are not divided";
-    else if (cfg->run_reproducible)
-        no =
-            "run.reproducible gives the same bits on any number of ranks, but sums over divided tokens have other bits";
-    else if (!strcmp(cfg->model_attention, "cudnn"))
-        no = "model.attention = cudnn needs the keys of the same rows; use flash";
-    else if (run->n_units > 0 && mc->vision)
-        no = "the model has a vision tower; use model.vision = none for its text model";
-    else if (run->n_units > 0 && (dt_model_n_linear(mc) > 0 || mc->kv_lora_rank > 0))
-        no = dt_model_n_linear(mc) > 0 ? "the model has linear attention" : "the model has latent attention";
-    DT_CONFIG_CHECK(!no, cfg, "mesh", "cp", "expected 1, found %d: %s", (int)cfg->mesh_cp, no);
-    return DT_OK;
-}
-
-dt_err run_check_mesh(const dt_run *run, int nranks)
-{
-    const int64_t cp = run->cfg.mesh_cp;
-    DT_CONFIG_CHECK(nranks % cp == 0, &run->cfg, "mesh", "cp",
-                    "expected a divisor of the number of ranks, which is %d, found %" PRId64, nranks, cp);
-    return DT_OK;
-}
-
 /* If the batch size is invalid, the remaining checks use the smallest one. */
 static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    run->batching = (dt_batching){.train_batch_size = run->data->size, .micro_batch_size = 1, .accumulation = 1};
+    run->batching = (dt_batching){.train_batch_size = run->mesh->data.size, .micro_batch_size = 1, .accumulation = 1};
     if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
     dt_batching b;
     dt_err err = DT_OK;
     if (run_trains(run))
-        err = dt_batching_resolve(&b, cfg, run->data->size);
+        err = dt_batching_resolve(&b, cfg, run->mesh->data.size);
     else
-        dt_batching_for_evaluation(&b, cfg, run->data->size);
+        dt_batching_for_evaluation(&b, cfg, run->mesh->data.size);
     if (err != DT_OK && !run->comm) { /* --plan tries rank counts that the batch may not fit */
-        dt_batching_nearest(&b, cfg, run->data->size);
+        dt_batching_nearest(&b, cfg, run->mesh->data.size);
         DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
         err = DT_OK;
@@ -554,7 +517,7 @@ static void lend(dt_run *run)
     dt_task *t = &run->task;
     if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
     t->cfg = &run->cfg, t->mistakes = &run->mistakes;
-    t->comm = run->comm, t->data = run->data, t->sum = run->sum;
+    t->comm = run->comm, t->data = &run->mesh->data, t->sum = &run->mesh->sum;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
     t->mc = &run->mc, t->model_opt = &run->model_opt, t->main = &run->main;
@@ -593,7 +556,7 @@ void run_open_config_objects(dt_run *run)
     note(run, dt_loss_scale_make(&run->scale, cfg));
     note(run, check_precision(run));
     note(run, check_attention(run));
-    if (!dt_config_doubted(cfg, "mesh", NULL)) note(run, check_context(run));
+    if (!dt_config_doubted(cfg, "mesh", NULL)) note(run, run_check_axes(run));
     fill_zero_options(run);
     fill_model_options(run);
     run->main.units = run->units, run->main.n_units = run->n_units;

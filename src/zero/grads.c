@@ -296,7 +296,7 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
 }
 
 /** Does this rank count the run? If all ranks of the axis tp have the same, only the first does. */
-static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
+static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || dt_comm_first_of_parts(z->comm); }
 
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n
  *  results in z->host. A unit without frozen tensors takes one call because its padding is zero. */

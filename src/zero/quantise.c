@@ -168,7 +168,7 @@ static dt_err quantise(quantise_job *j, dt_err err)
 dt_err dt_zero_quantise(dt_zero *z, int slice, const dt_matrix_source *from, dt_err own)
 {
     const dt_tensor *t = dt_zero_tensor(z, &z->slices[slice]);
-    DT_EXPECT(z->comm->mesh.tp.size <= 1);
+    DT_EXPECT(t->split_whole == 0);
     quantise_job j = {
         .z = z, .from = from, .t = t, .c = &t->coded, .charge = &z->slices[slice], .owned = &z->owned[slice]};
     const dt_err err = quantise(&j, own);

@@ -72,7 +72,7 @@ dt_err zero_slices_make(dt_zero *z)
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
             /* if all ranks of the axis tp have the same, the first is in charge */
-            const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
+            const int64_t in_charge = t->split_whole > 0 || dt_comm_first_of_parts(z->comm) ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
             z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);
             z->state_owned[z->n_slices] = owns_all ? slice_between(u, i, t, 0, s->padded_len) : z->owned[z->n_slices];

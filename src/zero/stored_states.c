@@ -2,8 +2,8 @@
  *
  * Optimizers therefore only implement a step for fp32 states. A chunk stays in the cache between the three passes.
  * Rounding depends only on the element and the update: key and counter of the random bits consist of the tensor's name,
- * the element in it, state and update, and blocks of 8-bit states begin where a tensor begins. The bits are therefore
- * the same for any ranks, stage, units (groups of experts) and offload. */
+ * the element in the whole tensor, state and update, and blocks of 8-bit states begin where a tensor begins. The bits
+ * are therefore the same for any ranks, mesh, stage, units (groups of experts) and offload. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 
@@ -45,10 +45,24 @@ static dt_err load(const position *p, int k, int64_t n)
                                   is_positive(p->z, k), n, p->s->stream);
 }
 
-/** Elements of each tensor with random bits of their own. t: the number of this update. */
-static dt_err round_tensors(position *p, int k, int64_t n, int64_t t, uint16_t *to)
+/** Elements first to end of a tensor, each with random bits of its own. t: the number of this update. */
+static dt_err round_elements(const position *p, const dt_tensor *tensor, int k, int64_t t, const float *x, uint16_t *to,
+                             int64_t first, int64_t end)
 {
     enum { UPDATE_BITS = 56 }; /* bits of t */
+    const uint64_t key = dt_mix64(dt_rng_key(p->z->opt.seed, DT_RNG_STATES) + zero_name_hash(tensor->name));
+    for (int64_t n, at = first; at < end; at += n) {
+        const dt_tensor_run run = dt_tensor_run_of(tensor, at, end - at);
+        n = run.n;
+        DT_TRY(p->s->dev->ops->round_stochastic(p->s->dev, x + (at - first), to + (at - first), key,
+                                                (uint64_t)k << UPDATE_BITS | (uint64_t)t, (uint64_t)run.whole, n,
+                                                p->s->stream));
+    }
+    return DT_OK;
+}
+
+static dt_err round_tensors(position *p, int k, int64_t n, int64_t t, uint16_t *to)
+{
     const dt_unit *unit = &p->z->units[p->u];
     const float *x = scratch_of(p->z, k);
     const int64_t first = p->lo + p->from;
@@ -62,10 +76,8 @@ static dt_err round_tensors(position *p, int k, int64_t n, int64_t t, uint16_t *
             p->tensor = i + 1;
             continue;
         }
-        const uint64_t key = dt_mix64(dt_rng_key(p->z->opt.seed, DT_RNG_STATES) + zero_name_hash(tensor->name));
-        DT_TRY(p->s->dev->ops->round_stochastic(p->s->dev, x + (begin - first), to + (begin - first), key,
-                                                (uint64_t)k << UPDATE_BITS | (uint64_t)t,
-                                                (uint64_t)(begin - tensor->offset), end - begin, p->s->stream));
+        DT_TRY(round_elements(p, tensor, k, t, x + (begin - first), to + (begin - first), begin - tensor->offset,
+                              end - tensor->offset));
     }
     return DT_OK;
 }

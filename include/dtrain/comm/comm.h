@@ -92,8 +92,21 @@ typedef struct dt_axis {
     void *route;         /* state of the transport for this axis */
 } dt_axis;
 
+/** The axes of a team. A team is the ranks that work on the same samples: neighbours on a node, the first axis fastest.
+ *  A row: the axis, its word in messages, and what its ranks divide. true: tokens; they have the same parameters, and
+ *  their gradients are added. false: parameters; they have the same tokens. */
+#define DT_TEAM_AXES(AXIS)                                                                                             \
+    AXIS(tp, "tensor", false) /* the matrices of a layer are split */                                                  \
+    AXIS(cp, "context", true) /* a sequence is split */
+
+#define DT_ONE_MORE(name, word, tokens) +1
+#define DT_AXIS_OF_MESH(name, word, tokens) dt_axis name;
+#define DT_AXIS_SIZE(name, word, tokens) int name;
+#define DT_AXIS_OF_ONE(name, word, tokens) 1,
+enum { DT_N_TEAM_AXES = DT_TEAM_AXES(DT_ONE_MORE), DT_N_AXES = 5 + DT_N_TEAM_AXES };
+
 /** How the ranks are arranged (dt_comm_mesh). Each axis of size n contains the ranks that differ in this coordinate
- *  only. world = tp x cp x data, and sum = cp x data = shard x replicate. */
+ *  only. world = team x data, and sum = data x the axes of a team that divide tokens = shard x replicate. */
 typedef union dt_mesh {
     struct {
         dt_axis world; /* all ranks, in the order of their numbers */
@@ -101,12 +114,10 @@ typedef union dt_mesh {
         dt_axis sum;   /* ranks with the same parameters and different tokens: their gradients are added */
         /* of sum: ranks among which ZeRO divides states, and ranks that hold the same shard */
         dt_axis shard, replicate;
-        dt_axis cp; /* context parallel: a sequence is split */
-        dt_axis tp; /* tensor parallel: the matrices of a layer are split */
+        DT_TEAM_AXES(DT_AXIS_OF_MESH)
     };
-    dt_axis axis[7];
+    dt_axis axis[DT_N_AXES]; /* the axes of a team are the last */
 } dt_mesh;
-enum { DT_N_AXES = sizeof(dt_mesh) / sizeof(dt_axis) };
 
 /** A sum of dt_comm_ops.reduce_scatter: block b of send begins at element b * stride. */
 typedef struct dt_reduction {
@@ -252,21 +263,32 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
  *  not built, or does not support dev. dev: {0} if none could be opened. */
 dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
 
-/** How dt_comm_mesh arranges the ranks. {.tp = 1, .cp = 1} is the mesh after dt_comm_open. */
+/** How dt_comm_mesh arranges the ranks. DT_MESH_FLAT, without teams, is the mesh after dt_comm_open. */
 typedef struct dt_mesh_shape {
-    int tp, cp;   /* sizes of these axes, at least 1: neighbours on a node, tp fastest */
+    DT_TEAM_AXES(DT_AXIS_SIZE) /* sizes of the axes of a team, at least 1 */
     bool by_node; /* the shard axis ends at the node, and replicate connects nodes; false: sum is one shard axis */
 } dt_mesh_shape;
+#define DT_MESH_FLAT ((dt_mesh_shape){DT_TEAM_AXES(DT_AXIS_OF_ONE) false})
 
+/** The ranks of a team: how many divide its tokens, and its parameters. Local. */
+typedef struct dt_team {
+    int size[DT_N_TEAM_AXES];
+    int64_t n, n_tokens, n_parts; /* n = n_tokens * n_parts */
+} dt_team;
+dt_team dt_team_of(const dt_mesh_shape *shape);
 /** Sizes of the axes data and sum among n ranks. Local. */
-static inline int dt_mesh_data(const dt_mesh_shape *shape, int n) { return n / (shape->tp * shape->cp); }
-static inline int dt_mesh_sum(const dt_mesh_shape *shape, int n) { return n / shape->tp; }
+int dt_mesh_data(const dt_mesh_shape *shape, int n);
+int dt_mesh_sum(const dt_mesh_shape *shape, int n);
+/** The mesh of ranks that do not exist, for plans: sizes, and nodes of the axes as rank 0 sees them, without tables. On
+ *  an axis that divides tokens this is the last rank: in causal attention its tokens see the most keys. comm: may be
+ *  NULL; collectives then must not be called. Local. */
+void dt_mesh_plan(dt_mesh *mesh, dt_comm *comm, int nranks, int ranks_per_node, const dt_mesh_shape *shape);
 
 /** Arrange the ranks in another mesh. Before dt_comm_attach, and before collectives on an axis of some of the ranks.
  *  Local: all ranks return the same, from tables that they share.
  *
- *  DT_ERR_USAGE: tp * cp does not divide the number of ranks; or, with by_node, nodes have different numbers of ranks,
- *  or tp * cp does not divide it. DT_ERR_MEMORY. After an error the mesh is as before. */
+ *  DT_ERR_USAGE: the size of a team does not divide the number of ranks; or, with by_node, nodes have different numbers
+ *  of ranks, or it does not divide that of a node. DT_ERR_MEMORY. After an error the mesh is as before. */
 dt_err dt_comm_mesh(dt_comm *comm, const dt_mesh_shape *shape);
 
 /** The member with this local rank on a node; -1: the node has fewer members. Local. node < n_nodes; local_rank <
@@ -282,15 +304,15 @@ static inline int dt_axis_block(const dt_axis *axis)
     return axis->block_of ? axis->block_of[axis->rank] : axis->rank;
 }
 
+/** The number of ranks that divide the tokens of a sample. Local. */
+static inline int dt_mesh_n_tokens(const dt_mesh *mesh) { return mesh->sum.size / mesh->data.size; }
 /** The axis of all ranks, for host values. Local. */
 static inline const dt_axis *dt_comm_all(const dt_comm *comm) { return &comm->mesh.world; }
 /** Is this the rank that writes shared files and reports for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
-/** Is this the first of the ranks that work on the same samples (tp x cp)? Local. */
-static inline bool dt_comm_first_of_team(const dt_comm *comm)
-{
-    return comm->mesh.tp.rank == 0 && comm->mesh.cp.rank == 0;
-}
+/** Is this the first rank of its team? Is it the first of those that have parts of the same parameters? Local. */
+bool dt_comm_first_of_team(const dt_comm *comm);
+bool dt_comm_first_of_parts(const dt_comm *comm);
 /** This rank's number, for messages. Local. */
 static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
 /** Number of ranks of the run, for messages and plans. Local. */

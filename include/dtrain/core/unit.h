@@ -159,6 +159,11 @@ static inline int64_t dt_n_weights(const dt_tensor *t)
 {
     return t->part < DT_CODES ? t->n_elems : t->part == DT_CODES ? t->coded.n_out * t->coded.n_in : 0;
 }
+/** The same of the whole tensor, if this is a part of it. */
+static inline int64_t dt_n_weights_of_whole(const dt_tensor *t)
+{
+    return t->split_whole > 0 ? dt_n_weights(t) / t->shape[t->split] * t->split_whole : dt_n_weights(t);
+}
 /** Is it a matrix of weights, stored as values or as codes? */
 static inline bool dt_is_matrix(const dt_tensor *t)
 {
@@ -207,7 +212,9 @@ void dt_unit_lay_out(dt_unit *u);
 int dt_unit_end_of_group(const dt_unit *u, int first);
 /** Index of the first unit with this role; -1: none. */
 int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role);
-/** Number of elements that are updated, with row ranges applied; 0 for a frozen model. */
+/** Number of weights of a model, whose tensors count as a whole. */
+int64_t dt_units_n_weights(const dt_unit *units, int n_units);
+/** Number of elements that are updated, with row ranges applied, of whole tensors; 0 for a frozen model. */
 int64_t dt_units_n_trainable(const dt_unit *units, int n_units);
 /** The same of one tensor. */
 int64_t dt_tensor_n_trainable(const dt_tensor *t);

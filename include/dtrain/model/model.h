@@ -1,5 +1,5 @@
 /* model.h - the layers of a model, computed on one device, for the families in src/model/families. It depends neither
- * on MPI nor on ZeRO, only on collectives of an axis (dt_model_options.cp). Definitions: algorithms.md section 8.
+ * on MPI nor on ZeRO, only on collectives of axes (dt_model_options.mesh). Definitions: algorithms.md section 8.
  *
  * A model is a list of units ("embed", "block.0" .., "head"). It gets parameters and gradients through a
  * dt_param_source, so tests run it on plain buffers.
@@ -284,7 +284,7 @@ enum {
     DT_HEAD_DIVERGENCE = 8, /* KL divergence from a reference: value and gradient */
 };
 
-struct dt_axis;
+union dt_mesh;
 /** Options of dt_model_open and dt_model_plan. */
 typedef struct dt_model_options {
     dt_dtype dtype;
@@ -294,10 +294,10 @@ typedef struct dt_model_options {
     /* maximum sequence length, cached tokens included: positions are below it. GPT-2: at most
      * max_position_embeddings */
     int32_t max_pos;
-    /* The ranks of this axis have the same batches and divide their tokens. Each rank gets the results of all tokens,
-     * and the gradients of its own. NULL: none. Borrowed. Not for images, generation, linear or latent attention. A
-     * plan needs only its size */
-    const struct dt_axis *cp;
+    /* The ranks of a team have the same batches and divide the work on them (comm.h). Each rank gets the results of all
+     * tokens, and the gradients of what it computed. NULL: each rank has batches of its own. Borrowed. A plan needs
+     * only sizes */
+    const union dt_mesh *mesh;
     bool training; /* keep what backward needs */
     dt_recompute recompute;
     /* results do not depend on what is recomputed, even if that is slower (dt_matmul.act_of_aux) */

@@ -102,9 +102,8 @@ typedef struct dt_run {
     dt_device dev;
     dt_device host; /* the CPU in addition to another device, for offloaded updates; {0} if dev is the CPU */
     dt_stream *compute;
-    const dt_axis *data, *sum; /* the axes that distribute samples and divide states: of comm, or of the plan */
-    const dt_axis *cp;         /* the axis that divides tokens, likewise */
-    dt_axis planned_data, planned_sum, planned_cp;
+    const dt_mesh *mesh; /* of comm, or planned_mesh */
+    dt_mesh planned_mesh;
     int max_sharing;   /* maximum ranks on a device */
     double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */
     dt_batching batching;

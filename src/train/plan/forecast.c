@@ -216,7 +216,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_auxiliary = NULL;
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
     dt_model_options opt = with->model_opt;
-    if (opt.cp) opt.cp = &s->comm.mesh.cp;
+    opt.mesh = &s->comm.mesh;
     DT_TRY(
         dt_model_open(&t->model, &run->mc, &opt, f->units, f->n_units, &s->dev, &s->source, s->compute, &run->phase));
     DT_TRY(dt_task_buffers_alloc(&t->buffers, &with->model_opt, s->ops.n_labels, &s->ledger));

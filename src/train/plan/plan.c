@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t run_n_param(const dt_run *run)
-{
-    int64_t n = 0;
-    for (int u = 0; u < run->n_units; u++) n += run->units[u].n_param;
-    return n;
-}
+int64_t run_n_param(const dt_run *run) { return dt_units_n_weights(run->units, run->n_units); }
 
 double run_flops(const dt_run *run, double n_tok, double n_images)
 {
@@ -127,9 +122,10 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_model_options model_opt = with->model_opt;
     main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
-    const dt_axis data = {.name = "data", .size = run_planned_data(run, with)},
-                  sum = {.name = "sum", .size = n_sum(run, with)};
-    task.data = &data, task.sum = &sum, task.batching = with->batching;
+    const dt_mesh_shape shape = run_mesh(run, &with->strategy);
+    dt_mesh mesh;
+    dt_mesh_plan(&mesh, NULL, with->nranks, with->ranks_per_node, &shape);
+    task.data = &mesh.data, task.sum = &mesh.sum, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
     return dt_task_plan(&task, with->strategy.stage, memory);
 }

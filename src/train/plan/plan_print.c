@@ -165,16 +165,15 @@ static void print_start(const planner *p)
     if (!has_own_memory(p) && !strcmp(p->run->cfg.run_device, "auto"))
         fputs("device: cpu (run.device = auto on this machine); to plan for GPUs, add --gpu NAME or run.device=cuda\n",
               p->out);
-    char mesh[60] = "";
-    if (p->run->cp->size > 1)
-        snprintf(mesh, sizeof mesh, ", %d of which divide the tokens of a sample", p->run->cp->size);
-    fprintf(p->out, "ranks: %d on %d node%s%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "", mesh,
+    char mesh[MESH_TEXT];
+    fprintf(p->out, "ranks: %d on %d node%s%s%s\n", p->nranks, n_nodes, n_nodes > 1 ? "s" : "",
+            run_mesh_text(p->run, ", ", " of which", mesh),
             run_strategy(p->run).by_node && n_nodes > 1 ? ", each node with all states (zero.shard_group = node)" : "");
     fprintf(p->out,
             "batch: %" PRId64 " samples = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s\n",
-            b->train_batch_size, b->micro_batch_size, b->accumulation, p->run->data->size,
-            p->run->data->size > 1 ? "s" : "");
+            b->train_batch_size, b->micro_batch_size, b->accumulation, p->run->mesh->data.size,
+            p->run->mesh->data.size > 1 ? "s" : "");
     fprintf(p->out, "micro-batch: at most %d tokens", p->run->model_opt.max_tok);
     if (p->run->mc.vision && p->run->model_opt.max_images > 0)
         fprintf(p->out, " and %d %s of %" PRId64 " token%s each", p->run->model_opt.max_images,
@@ -423,13 +422,11 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .req = req, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
-    DT_TRY(run_check_mesh(run, req->nranks));
+    DT_TRY(run_check_ranks(run, req->nranks));
     const strategy asked = run_strategy(run);
     const dt_mesh_shape mesh = run_mesh(run, &asked);
-    run->planned_data = (dt_axis){.name = "data", .size = dt_mesh_data(&mesh, req->nranks)};
-    run->planned_sum = (dt_axis){.name = "sum", .size = dt_mesh_sum(&mesh, req->nranks)};
-    run->planned_cp = (dt_axis){.name = "cp", .size = mesh.cp};
-    run->data = &run->planned_data, run->sum = &run->planned_sum, run->cp = &run->planned_cp;
+    dt_mesh_plan(&run->planned_mesh, NULL, req->nranks, per_node, &mesh);
+    run->mesh = &run->planned_mesh;
     DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, req->nranks, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)

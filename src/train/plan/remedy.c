@@ -291,7 +291,9 @@ dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits 
     char ranks[80] = "";
     DT_TRY(try_all(&s));
     if (s.n_keys > 0) return say_found(&s, l, out);
-    if (unit > 0 && unit % run->cfg.mesh_cp != 0) unit *= run->cfg.mesh_cp;
+    const dt_mesh_shape shape = run_mesh(run, &with->strategy);
+    const int64_t n_team = dt_team_of(&shape).n;
+    if (unit > 0 && unit % n_team != 0) unit *= n_team;
     if (unit > 0) DT_TRY(ranks_that_fit(&s, unit, &nranks));
     if (nranks > 0)
         snprintf(ranks, sizeof ranks, "stage 3 needs at least %" PRId64 " ranks%s; or ", nranks,

@@ -24,11 +24,6 @@ bool run_groups_are_auto(const dt_run *run)
     return !*run->cfg.zero_expert_group_size || !strcmp(run->cfg.zero_expert_group_size, "auto");
 }
 
-dt_mesh_shape run_mesh(const dt_run *run, const strategy *s)
-{
-    return (dt_mesh_shape){.tp = 1, .cp = (int)run->cfg.mesh_cp, .by_node = s->by_node};
-}
-
 void run_apply(const strategy *s, dt_zero_options *opt)
 {
     opt->stage = s->stage;
