@@ -62,7 +62,7 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
     const struct linear *l = &b->linear[last];
     const struct branch_acts *k = &a->branch[i];
     const float p = m->train ? (float)m->mc->resid_pdrop : 0, scale = (float)m->mc->residual_multiplier;
-    const bool post = has_post(b, i), fused = !post && p == 0 && scale == 1;
+    const bool post = has_post(b, i), fused = !post && p == 0 && scale == 1 && !dt_is_divided(m);
     const void *x = input_of(a, i);
     void *y = i == 0 ? a->x_mid : a->x_out, *z = post && m->opt.training ? k->out : m->s.drop;
     const struct with_matmul with = {.addend = fused ? x : NULL, .low = a->low[last]};
@@ -76,6 +76,7 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
         DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
     }
     if (fused) return DT_OK;
+    DT_TRY(dt_divide_join(m, z));
     if (post) DT_TRY(dt_norm_forward(m, &b->branch[i].post, w, z, m->s.drop, k->post.mean, k->post.rstd, m->n_tok));
     if (!want_output) return DT_OK;
     if (scale != 1)
@@ -130,6 +131,7 @@ static dt_err leave_branch(const dt_model *m, const struct block *b, int i, cons
     const struct branch *of = &b->branch[i];
     const struct branch_acts *k = &a->branch[i];
     const struct norm_grads dnorm = dt_norm_grads_in(&of->pre, g);
+    DT_TRY(dt_divide_join(m, m->s.dnorm));
     if (!dt_exists(of->pre.w))
         return m->ops->add(m->dev, m->s.dx, m->s.dnorm, m->s.dx, m->opt.dtype, m->n_tok * m->C, m->stream);
     return dt_norm_backward(m, &of->pre, w, &dnorm, input_of(a, i), k->pre.mean, k->pre.rstd, m->s.dnorm, m->s.dx, true,

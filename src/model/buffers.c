@@ -174,7 +174,7 @@ static bool adds_apart(const dt_model *m)
 {
     bool post = false;
     for (int i = 0; i < N_BRANCHES; i++) post = post || dt_exists(a_block(m)->branch[i].post.w);
-    return post || m->mc->residual_multiplier != 1 || (m->opt.training && m->mc->resid_pdrop > 0);
+    return post || dt_is_divided(m) || m->mc->residual_multiplier != 1 || (m->opt.training && m->mc->resid_pdrop > 0);
 }
 
 /* Would gradients of the head, accumulated over chunks, be rounded after each chunk? */

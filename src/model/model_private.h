@@ -298,6 +298,7 @@ struct part {
 
 struct dt_model {
     const dt_model_config *mc;
+    dt_model_config part_config; /* mc of a rank that has a part of the model (divide.c) */
     dt_model_options opt;
     const dt_unit *units;
     int n_units;
@@ -593,6 +594,13 @@ dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv);
 /** What a rank without tokens does instead of attention. */
 dt_err dt_context_skip(const dt_model *m);
 dt_err dt_context_skip_backward(const dt_model *m, const struct block *b);
+
+/* divide.c: without the axis tp these functions do nothing */
+/** Set m->mc, of the rank's part of a model. */
+void dt_divide_config(dt_model *m, const dt_model_config *mc);
+/** Add what the ranks have of x [T,C], the output of a divided branch or the gradient of its input. */
+dt_err dt_divide_join(const dt_model *m, void *x);
+static inline bool dt_is_divided(const dt_model *m) { return m->mc == &m->part_config; }
 
 /* block.c */
 /** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to

@@ -69,12 +69,13 @@ static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_opt
                       int n_units, const dt_device *dev)
 {
     DT_TRY(check_options(mc, opt));
-    m->mc = mc;
+    m->opt = *opt;
+    dt_divide_config(m, mc);
+    mc = m->mc;
     m->units = units;
     m->n_units = dt_vision_first_unit(units, n_units);
     for (int u = m->n_units; u < n_units; u++)
         m->placeholders_learn = m->placeholders_learn || units[u].flat_len[DT_TRAINED] > 0;
-    m->opt = *opt;
     m->dev = (dt_device *)dev;
     m->ops = dev->ops;
     m->elem = dt_dtype_size(opt->dtype);

@@ -30,12 +30,28 @@ static const char *context_obstacle(const dt_run *run)
     return mc->kv_lora_rank > 0 ? "the model has latent attention" : NULL;
 }
 
+static const char *tensor_obstacle(const dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    if (!dt_has_word("pretrain, sft, rm, eval", cfg->run_task))
+        return "only the tasks pretrain, sft, rm and eval, which have one model, divide its matrices";
+    if (cfg->run_reproducible)
+        return "run.reproducible gives the same bits on any number of ranks, but sums of divided products have other "
+               "bits";
+    if (cfg->lora_r > 0) return "adapters are not divided; set lora.r = 0";
+    if (!strcmp(cfg->optimizer_type, "muon")) return "muon updates whole matrices; use adamw";
+    if (!strcmp(cfg->optimizer_state_dtype, "int8"))
+        return "blocks of int8 states belong to whole tensors; use bf16 or fp32";
+    return run->n_units == 0 ? NULL : dt_model_undivided(&run->mc, (int)cfg->mesh_tp);
+}
+
 static const struct user_axis {
     const char *key;
     size_t value, size;  /* where dt_config has the key's value, and dt_mesh_shape the axis's size */
     const char *divides; /* what its ranks divide */
     const char *(*obstacle)(const dt_run *run);
 } AXES[] = {
+    {"tp", offsetof(dt_config, mesh_tp), offsetof(dt_mesh_shape, tp), "the matrices of a layer", tensor_obstacle},
     {"cp", offsetof(dt_config, mesh_cp), offsetof(dt_mesh_shape, cp), "the tokens of a sample", context_obstacle},
 };
 enum { N_AXES = sizeof AXES / sizeof AXES[0] };

@@ -494,9 +494,7 @@ static dt_err open_model(dt_run *run)
     DT_CONFIG_CHECK(run->mc.router_z_loss_coef == 0 || run->mc.num_experts > 0, &run->cfg, "model",
                     "router_z_loss_coef", "the model has no experts; leave this key out");
     DT_TRY(check_length(run));
-    const int n_labels = run->task.ops->n_labels;
-    DT_TRY(n_labels ? dt_model_make_value_units(&run->mc, n_labels, &run->units, &run->n_units)
-                    : dt_model_make_units(&run->mc, &run->units, &run->n_units));
+    DT_TRY(dt_model_make_parts(&run->mc, run->task.ops->n_labels, run->mesh, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
     DT_TRY(run_read_freeze(run));
     DT_TRY(adapt_model(run));

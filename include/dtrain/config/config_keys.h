@@ -317,6 +317,9 @@
     INT (zero, buffer_count, 4, 1, 1024, "buffers", \
          "staging buffers for offloaded states, one per sub-group or parameter block in flight. With nvme, reads, " \
          "updates and writes overlap if there are at least 3") \
+    INT (mesh, tp, 1, 1, 4096, "ranks", \
+         "tensor parallelism: this many neighbouring ranks read the same samples and divide the heads of attention " \
+         "and the width of the MLP. Each rank stores its part of these matrices and of their activations") \
     INT (mesh, cp, 1, 1, 4096, "ranks", \
          "context parallelism: this many neighbouring ranks read the same samples and divide the tokens of each " \
          "micro-batch. Each rank stores activations of its tokens only, and attention gathers keys and values") \

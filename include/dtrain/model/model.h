@@ -123,6 +123,13 @@ static inline int64_t dt_model_v_dim(const dt_model_config *mc)
 {
     return mc->v_head_dim > 0 ? mc->v_head_dim : mc->head_dim;
 }
+union dt_mesh;
+/** Why n ranks cannot divide the heads and the MLP of this model; NULL: they can. */
+const char *dt_model_undivided(const dt_model_config *mc, int n);
+/** dt_model_make_units, or dt_model_make_value_units with n_labels, for a rank of a mesh: with its part of the tensors
+ *  that the axis tp divides. */
+dt_err dt_model_make_parts(const dt_model_config *mc, int64_t n_labels, const union dt_mesh *mesh, dt_unit **units,
+                           int *n_units);
 /** Number of layers with linear attention. */
 int64_t dt_model_n_linear(const dt_model_config *mc);
 /** The number of layers with experts. */
@@ -284,7 +291,6 @@ enum {
     DT_HEAD_DIVERGENCE = 8, /* KL divergence from a reference: value and gradient */
 };
 
-union dt_mesh;
 /** Options of dt_model_open and dt_model_plan. */
 typedef struct dt_model_options {
     dt_dtype dtype;

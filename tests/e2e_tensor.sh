@@ -1,0 +1,102 @@
+#!/bin/bash
+# e2e_tensor.sh - mesh.tp: ranks that divide the matrices of layers train to the numbers of one rank, at every stage of
+# ZeRO on 2 and 4 ranks; what does not combine is refused; a rank that fails alone ends the run.
+# QUICK:
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
+
+same() { # NAME DIR: as run "one"
+    expect "$1: losses" close_losses one "$2" 2e-5
+    expect "$1: gradient norms" close_numbers one "$2" grad_norm 1e-4
+    expect "$1: weights" close_weights one "$2" 3e-4
+}
+
+train 1 one checkpoint.save_steps=3 data.validation="$tmp/valid.h5" data.validation_steps=3
+for stage in 0 1 2 3; do
+    train 2 "tp2s$stage" mesh.tp=2 zero.stage=$stage comm.check=true data.validation="$tmp/valid.h5" data.validation_steps=3
+    same "2 ranks, stage $stage" "tp2s$stage"
+    expect "2 ranks, stage $stage: the plan" as_planned
+done
+expect "validation" close_numbers one tp2s0 validation_loss 2e-5
+# A rank that fails alone in the sum of a branch ends the run.
+fails_alone 1 comm.all_reduce 9 train 2 fails mesh.tp=2
+full_only
+for stage in 0 1 2 3; do
+    train 4 "tp2d2s$stage" mesh.tp=2 zero.stage=$stage comm.check=true
+    same "2 x 2 ranks, stage $stage" "tp2d2s$stage"
+    expect "2 x 2 ranks, stage $stage: the plan" as_planned
+    train 4 "tp2cp2s$stage" mesh.tp=2 mesh.cp=2 zero.stage=$stage comm.check=true
+    same "2 x 2 ranks of two axes, stage $stage" "tp2cp2s$stage"
+done
+export DTRAIN_FAKE_NODES=2
+train 4 tp2groups mesh.tp=2 zero.stage=3 zero.shard_group=node comm.check=true
+same "2 x 2 ranks on 2 nodes" tp2groups
+expect "2 x 2 ranks on 2 nodes: the plan" as_planned
+unset DTRAIN_FAKE_NODES
+
+# Save on a mesh, resume on one rank and the other way round.
+train 4 moves mesh.tp=2 zero.stage=3 checkpoint.save_steps=3 run.max_steps=3
+train 1 moves checkpoint.save_steps=3 run.max_steps=6
+same "from a mesh to one rank" moves
+train 1 back checkpoint.save_steps=3 run.max_steps=3
+train 2 back mesh.tp=2 zero.stage=1 checkpoint.save_steps=3 run.max_steps=6
+same "from one rank to 2 that divide matrices" back
+
+variant() { # NAME ARGS...
+    local name=$1
+    shift
+    rm -rf "$tmp/one" "$tmp/parts"
+    train 1 one "$@"
+    train 4 parts mesh.tp=2 zero.stage=3 "$@" comm.check=true
+    same "$name" parts
+    expect "$name: the plan" as_planned
+}
+variant "tied, recomputation" model.model_type=qwen2 model.tie_word_embeddings=true model.activation_checkpointing=selective
+variant "norms after branches" model.model_type=gemma2 model.head_dim=8 model.activation_checkpointing=block
+variant "windows" model.activation_checkpointing=block model.sliding_window=9 model.model_type=mistral
+variant "micro-batches of several rows" batch.micro_batch_size=3 data.packing=bfd
+variant "a cap of the logits, scaled branches" model.model_type=granite
+variant "offload" zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu
+
+# The whole model is exported and read.
+train 1 one checkpoint.export=hf
+train 2 parts mesh.tp=2 checkpoint.export=hf
+expect "the exports have the same sizes" cmp <(ls -l "$tmp/one/hf" | awk '{ print $5, $9 }') <(ls -l "$tmp/parts/hf" | awk '{ print $5, $9 }')
+train 1 read model.path="$tmp/one/hf" run.max_steps=3
+train 2 parts2 model.path="$tmp/one/hf" run.max_steps=3 mesh.tp=2
+rm -rf "$tmp/one" && mv "$tmp/read" "$tmp/one"
+same "from a Hugging Face directory" parts2
+
+# What does not combine is refused, with the key.
+refused() { # NAME TEXT NP ARGS...
+    local name=$1 text=$2 np=$3
+    shift 3
+    train "$np" refused "$@"
+    expect_exit "$name is refused" 64
+    expect_text "$name: the message" "mesh[].] *tp.*$text"
+}
+refused "3 ranks" "expected a divisor of the number of ranks, which is 3, found 2" 3 mesh.tp=2
+refused "reproducible" "run.reproducible gives the same bits" 2 mesh.tp=2 run.reproducible=true
+refused "adapters" "adapters are not divided; set lora.r = 0" 2 mesh.tp=2 lora.r=4
+refused "muon" "muon updates whole matrices; use adamw" 2 mesh.tp=2 optimizer.type=muon
+refused "int8 states" "blocks of int8 states belong to whole tensors" 2 mesh.tp=2 optimizer.state_dtype=int8
+refused "norms of heads" "the model normalises queries and keys" 2 mesh.tp=2 model.model_type=qwen3 model.head_dim=12
+refused "experts" "the model has experts" 2 mesh.tp=2 model.model_type=qwen3_moe model.num_experts=4 \
+    model.num_experts_per_tok=2 model.moe_intermediate_size=24
+refused "three parts of two heads" "it must divide num_key_value_heads" 3 mesh.tp=3
+
+# --plan: memory of a rank, and the time of a step with the sums of branches.
+train 4 planned mesh.tp=2 zero.stage=2 run.max_steps=1
+expect "--plan for 4 ranks" as_plan_says 4 2 mesh.tp=2
+expect "--plan names the ranks that divide matrices" grep -q "ranks: 4 on 1 node, 2 of which divide the matrices of a layer" "$tmp/.plan"
+run 0 ./dtrain --plan --gpu H100 --ranks 8 input/llama-1b.ini mesh.tp=4
+expect_exit "--plan predicts the time of a step" 0
+
+make_task rm run.max_steps=4 data.train="$tmp/rm.h5" data.shuffle=false batch.train_batch_size=4 model.path= model.model_type=llama \
+    model.hidden_size=16 model.intermediate_size=32 model.num_hidden_layers=2 model.num_attention_heads=4 model.num_key_value_heads=2 \
+    model.vocab_size=258
+data -o "$tmp/rm.h5" tests/data/rm/pairs.jsonl
+variant "task rm"
+e2e_done
