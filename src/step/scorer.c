@@ -101,7 +101,7 @@ static dt_model_options options_of(const dt_task *t)
                               .reproducible = trained->reproducible};
 }
 
-/* The ranks of the axis cp divide the tokens of the scorer's batches, too. The model in training is checked elsewhere. */
+/* Ranks of the axis cp divide the tokens of the scorer's batches, too. Elsewhere the model in training is checked. */
 static dt_err check_context(const dt_scorer *s, const dt_task *t, const char *path)
 {
     const dt_model_config *mc = &s->frozen.mc;
