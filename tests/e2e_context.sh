@@ -80,7 +80,8 @@ refused() { # NAME TEXT NP ARGS...
 }
 refused "3 ranks" "expected a divisor of the number of ranks, which is 3, found 2" 3 mesh.cp=2
 refused "reproducible" "run.reproducible gives the same bits" 2 mesh.cp=2 run.reproducible=true
-latent="model.model_type=deepseek_v3 model.q_lora_rank=13 model.kv_lora_rank=10 model.qk_nope_head_dim=8 model.qk_rope_head_dim=6 model.v_head_dim=9 model.num_key_value_heads=4"
+latent="model.model_type=deepseek_v3 model.q_lora_rank=13 model.kv_lora_rank=10 \
+    model.qk_nope_head_dim=8 model.qk_rope_head_dim=6 model.v_head_dim=9 model.num_key_value_heads=4"
 refused "latent attention" "the model has latent attention" 2 mesh.cp=2 $latent
 refused "linear attention" "the model has linear attention" 2 mesh.cp=2 model.model_type=qwen3_next model.full_attention_interval=2 \
     model.linear_num_key_heads=2 model.linear_num_value_heads=4

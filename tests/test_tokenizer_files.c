@@ -71,6 +71,9 @@ TEST(a_bad_file_is_refused_by_name)
     refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
     write_file("tokenizer.model", "");
     refused(DT_ERR_DATA, folder, "tokenizer.model: ");
+    write_file("tokenizer.model", "\x0a\x05\x0a\x01"
+                                  "a\x18\x02\x12\x06\x18\x02\xea\x02\x01\xff"); /* one piece, BPE */
+    refused(DT_ERR_DATA, folder, "tokenizer.model: unk_piece: expected UTF-8, found other bytes");
     unlink(in_folder("tokenizer.model"));
     char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);

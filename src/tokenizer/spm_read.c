@@ -153,6 +153,13 @@ static bool is_tiktoken(const char *bytes, size_t n)
     return digits > i && digits < n && (bytes[digits] == '\n' || bytes[digits] == '\r');
 }
 
+static dt_err check_name(const dt_spm *s, const char *field, const dt_spm_text *t)
+{
+    DT_CHECK(dt_utf8_valid(t->bytes, t->n) == t->n && !memchr(t->bytes, 0, t->n), DT_ERR_DATA,
+             "%s: %s: expected UTF-8, found other bytes", s->file, field);
+    return DT_OK;
+}
+
 static dt_err check(const dt_spm *s)
 {
     DT_CHECK(s->n_pieces > 0, DT_ERR_DATA, "%s: expected a SentencePiece model, found no pieces", s->file);
@@ -161,7 +168,9 @@ static dt_err check(const dt_spm *s)
     DT_CHECK(!s->suffix, DT_ERR_DATA, "%s: treat_whitespace_as_suffix: expected false, found true", s->file);
     DT_CHECK(s->unk_id >= 0 && s->unk_id < s->n_pieces, DT_ERR_DATA,
              "%s: unk_id: expected the id of one of %d pieces, found %d", s->file, (int)s->n_pieces, (int)s->unk_id);
-    return DT_OK;
+    DT_TRY(check_name(s, "unk_piece", &s->unk));
+    DT_TRY(check_name(s, "bos_piece", &s->bos));
+    return check_name(s, "eos_piece", &s->eos);
 }
 
 dt_err dt_spm_read(dt_spm *s, const char *file)
