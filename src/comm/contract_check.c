@@ -33,13 +33,14 @@ static void describe(const dt_collective *c, char *out, size_t out_size)
     if (c->root >= 0) snprintf(out + n, out_size - (size_t)n, " from rank %d", c->root);
 }
 
-static call call_of(const dt_comm *comm, const dt_collective *c)
+/* number: of the collective, among those of its scope */
+static call call_of(const dt_comm *comm, const dt_collective *c, int64_t number)
 {
     call mine;
     const char *phase = comm->phase ? atomic_load(&comm->phase->name) : NULL,
                *unit = comm->phase ? atomic_load(&comm->phase->unit) : NULL;
     memset(&mine, 0, sizeof mine);
-    mine.number = atomic_load(&comm->sequence);
+    mine.number = number;
     mine.axis = c->axis ? c->axis - comm->mesh.axis : -1;
     mine.on_host = !c->axis || c->on_host;
     describe(c, mine.what, sizeof mine.what);
@@ -121,7 +122,7 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
         dt_error_clear();
         issued.count++;
     }
-    const call mine = call_of(comm, &issued);
+    const call mine = call_of(comm, &issued, ++mpi->n_issued[scope - comm->mesh.axis]);
     DT_TRY(dt_comm_group(scope, mpi->check, &check));
     const uint64_t hash = hash_of(&mine);
     uint64_t largest[2] = {hash, ~hash};

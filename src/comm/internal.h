@@ -26,10 +26,11 @@ struct dt_comm_mpi {
     size_t max_message; /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
     /* by axis, created at first use (dt_comm_group): for host values of an axis of some ranks, and for comm->check */
     MPI_Comm group[DT_N_AXES], check[DT_N_AXES];
-    MPI_Comm roll;          /* for roll_call.c; MPI_COMM_NULL on one rank */
-    char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
-    bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
-    bool differ;            /* comm->check found different collectives: no further exchange */
+    int64_t n_issued[DT_N_AXES]; /* with comm->check: collectives of each axis; teams issue different numbers of them */
+    MPI_Comm roll;               /* for roll_call.c; MPI_COMM_NULL on one rank */
+    char (*roll_hosts)[64];      /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
+    bool *reported;              /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
+    bool differ;                 /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed and the others do not know: it votes on no further error, main ends the job */
 };
 

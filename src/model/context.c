@@ -14,6 +14,13 @@ static const dt_axis *axis_of(const dt_model *m)
     return cp && cp->size > 1 ? cp : NULL;
 }
 
+const char *dt_model_undivided_tokens(const dt_model_config *mc)
+{
+    if (mc->vision) return "the model has a vision tower; use model.vision = none for its text model";
+    if (dt_model_n_linear(mc) > 0) return "the model has linear attention";
+    return mc->kv_lora_rank > 0 ? "the model has latent attention" : NULL;
+}
+
 /* Rows of the keys of all ranks. */
 static int64_t gathered_rows(const dt_model *m) { return axis_of(m) ? m->opt.max_tok * axis_of(m)->size : 0; }
 

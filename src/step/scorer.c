@@ -109,13 +109,9 @@ static dt_model_options options_of(const dt_scorer *s, const dt_task *t)
 /* The ranks of the axis cp divide the tokens of the scorer's batches, too. The trained model is checked elsewhere. */
 static dt_err check_context(const dt_scorer *s, const dt_task *t, const char *path)
 {
-    const dt_model_config *mc = &s->frozen.mc;
     const int cp = (int)t->cfg->mesh_cp;
-    const char *has = mc->vision                  ? "a vision tower"
-                      : dt_model_n_linear(mc) > 0 ? "linear attention"
-                      : mc->kv_lora_rank > 0      ? "latent attention"
-                                                  : NULL;
-    DT_CHECK(cp <= 1 || !has, DT_ERR_USAGE, "%s: with mesh.cp = %d, expected a model without %s", path, cp, has);
+    const char *no = cp > 1 ? dt_model_undivided_tokens(&s->frozen.mc) : NULL;
+    DT_CHECK(!no, DT_ERR_USAGE, "%s: [mesh] cp: expected 1, found %d: %s", path, cp, no);
     return DT_OK;
 }
 

@@ -153,10 +153,10 @@ static bool is_tiktoken(const char *bytes, size_t n)
     return digits > i && digits < n && (bytes[digits] == '\n' || bytes[digits] == '\r');
 }
 
-static dt_err check_name(const dt_spm *s, const char *field, const dt_spm_text *t)
+static dt_err check_name(const dt_spm *s, const char *key, const dt_spm_text *t)
 {
     DT_CHECK(dt_utf8_valid(t->bytes, t->n) == t->n && !memchr(t->bytes, 0, t->n), DT_ERR_DATA,
-             "%s: %s: expected UTF-8, found other bytes", s->file, field);
+             "%s: %s: expected UTF-8, found other bytes", s->file, key);
     return DT_OK;
 }
 

@@ -17,17 +17,13 @@ static bool generates(const dt_config *cfg)
 static const char *context_obstacle(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    const dt_model_config *mc = &run->mc;
     if (generates(cfg)) return "the task generates completions, whose tokens are not divided";
     if (cfg->run_reproducible)
         return "run.reproducible gives the same bits on any number of ranks, but sums over divided tokens have other "
                "bits";
     if (!strcmp(cfg->model_attention, "cudnn"))
         return "model.attention = cudnn needs the keys of the same rows; use flash";
-    if (run->n_units == 0) return NULL;
-    if (mc->vision) return "the model has a vision tower; use model.vision = none for its text model";
-    if (dt_model_n_linear(mc) > 0) return "the model has linear attention";
-    return mc->kv_lora_rank > 0 ? "the model has latent attention" : NULL;
+    return run->n_units == 0 ? NULL : dt_model_undivided_tokens(&run->mc);
 }
 
 static const char *tensor_obstacle(const dt_run *run)

@@ -126,6 +126,8 @@ static inline int64_t dt_model_v_dim(const dt_model_config *mc)
 union dt_mesh;
 /** Why n ranks cannot divide the heads and the MLP of this model; NULL: they can. */
 const char *dt_model_undivided(const dt_model_config *mc, int n);
+/** Why ranks cannot divide the tokens of a batch of this model; NULL: they can. */
+const char *dt_model_undivided_tokens(const dt_model_config *mc);
 /** dt_model_make_units, or dt_model_make_value_units with n_labels, for a rank of a mesh: with its part of the tensors
  *  that the axis tp divides. */
 dt_err dt_model_make_parts(const dt_model_config *mc, int64_t n_labels, const union dt_mesh *mesh, dt_unit **units,

@@ -69,6 +69,11 @@ static dt_err check_nodes(const dt_run *run, int nranks, int per_node)
         !run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
         "node needs the same number of ranks on each node; with %d ranks, %d per node, the last node has %d", nranks,
         per_node, rest);
+    const strategy s = run_strategy(run);
+    const dt_mesh_shape shape = run_mesh(run, &s);
+    const int n = dt_team_of(&shape).n, members = nranks < per_node ? nranks : per_node;
+    DT_CONFIG_CHECK(!s.by_node || members % n == 0, &run->cfg, "zero", "shard_group",
+                    "node: the %d ranks of a node cannot be divided into teams of mesh.tp x mesh.cp = %d", members, n);
     return DT_OK;
 }
 
