@@ -12,6 +12,9 @@ expect "make in a folder with a blank does" test "$(top -C "$tmp/a tree" BUILD=b
 devices() { env -u BUILD -u CUDA make -n programs MAKEFLAGS= NVCC=/none/nvcc BUILD="$tmp/empty" "$@" 2>/dev/null | grep -c 'libdtrain_cuda.so'; }
 expect "make builds the CUDA device where nvcc is" test "$(devices)" -gt 0
 expect "make CUDA=0 does not" test "$(devices CUDA=0)" = 0
+for isas in native all; do # an outer make passes the word on: what it names is known to the inner one only
+    expect "make leaves ISAS=$isas of the environment as it is" test "$(ISAS=$isas make -pn clean MAKEFLAGS= 2>/dev/null | grep '^ISAS ')" = "ISAS = $isas"
+done
 
 # another program under the name: the tests take that of their build
 mkdir -p "$tmp/top/tests" "$tmp/b"

@@ -60,6 +60,9 @@ grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
 expect "no warning that ids mean other text, whichever of the two names it" test "$code" = 0 -a ! -s "$tmp/warnings"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
 expect_text "another tokenizer is warned of" "the same ids stand for other text"
+run 0 ./dtrain-data --documents lines --tokenizer tests/data/tokenizer/gpt2 -o "$tmp/by-gpt2.h5" "$tmp/text.txt"
+run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" data.train="$tmp/by-gpt2.h5" data.validation= model.vocab_size=800 model.tokenizer=bytes
+expect_text "the tokenizer of bytes is named once" "but the model's tokenizer is bytes, so the same ids stand for other text"
 ends "dtrain-generate, too" 0 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
 ends "dtrain-convert reads the export" 0 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
 ends "a run that starts from an export" 0 train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf

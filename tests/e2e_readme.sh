@@ -51,7 +51,7 @@ module() { # of the modulefile only what README's commands need: PATH and DTRAIN
 
 # The blocks: sh lines of commands (with their continuation lines), and files, named in their first line.
 awk '/^```/ { kind = substr($0, 4); if (kind == "ini") first = 1; next }
-     kind == "sh" { print }
+     kind == "sh" { whole = whole $0; if (!sub(/\\$/, "", whole)) { print whole; whole = "" } next }
      kind == "ini" && first { sub(/^# */, ""); file = $0; print "@file " file; printf "" >file_of(); first = 0; next }
      kind == "ini" { print >file_of() }
      function file_of() { return DIR "/" file }' DIR="$tmp/submitted" README.md docs/first-run.md >"$tmp/commands"

@@ -29,10 +29,12 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
     const dt_data_info *data = l ? dt_loader_info(l) : NULL;
     if (!data) return;
     if (data->other_path) DT_WARN("%s and %s were encoded with different tokenizers", data->path, data->other_path);
-    if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was encoded with the tokenizer %s, but the model's tokenizer, %s, is %s, so the same ids "
+    if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0) {
+        const bool is_file = strcmp(tokenizer, name) != 0;
+        DT_WARN("%s was encoded with the tokenizer %s, but the model's tokenizer%s%s%s is %s, so the same ids "
                 "stand for other text",
-                data->path, data->tokenizer, tokenizer, name);
+                data->path, data->tokenizer, is_file ? ", " : "", is_file ? tokenizer : "", is_file ? "," : "", name);
+    }
 }
 
 /* A tokenizer that dtrain cannot read, or only copies, is not compared. */

@@ -38,7 +38,9 @@ $(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
 # Kernels in src/device/isa are compiled once per instruction set; a program selects one at
 # start-up. ISAS=native: only this machine's. The set v2 only has to work (no AVX2): -O1.
 ISAS     ?= all
+ifneq ($(origin ISAS_NATIVE),undefined)# an outer make passes the word on
 override ISAS := $(patsubst all,$(ISAS_ALL),$(patsubst native,$(ISAS_NATIVE),$(ISAS)))
+endif
 ISA_CFLAGS_v2   ?= -march=x86-64-v2 -O1
 ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
