@@ -71,9 +71,6 @@ TEST(a_bad_file_is_refused_by_name)
     refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
     write_file("tokenizer.model", "");
     refused(DT_ERR_DATA, folder, "tokenizer.model: ");
-    write_file("tokenizer.model", "\x0a\x05\x0a\x01"
-                                  "a\x18\x02\x12\x06\x18\x02\xea\x02\x01\xff"); /* one piece, BPE */
-    refused(DT_ERR_DATA, folder, "tokenizer.model: unk_piece: expected UTF-8, found other bytes");
     unlink(in_folder("tokenizer.model"));
     char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
@@ -81,6 +78,66 @@ TEST(a_bad_file_is_refused_by_name)
     refused(DT_ERR_DATA, folder, "the tokenizer of a run is stored in its export");
     rmdir(checkpoints);
     refused(DT_ERR_DATA, "/dev/null", "/dev/null: expected a file");
+}
+
+/* A tokenizer.model: pieces of these types, then the bytes of trainer_spec. */
+static void put_piece(FILE *f, const char *text, size_t n, int type)
+{
+    fprintf(f, "\n%c\n%c%.*s\x18%c", (int)n + 4, (int)n, (int)n, text, type);
+}
+
+static void begin_model(FILE **f)
+{
+    *f = fopen(in_folder("tokenizer.model"), "wb");
+    assert_non_null(*f);
+    put_piece(*f, "<unk>", 5, 2);
+}
+
+static void model_is_refused(FILE *f, const char *trainer, const char *words)
+{
+    fprintf(f, "\x12%c%s", (int)strlen(trainer), trainer);
+    assert_int_equal(fclose(f), 0);
+    refused(DT_ERR_DATA, folder, words);
+}
+
+TEST(a_bad_sentencepiece_model_is_refused)
+{
+    static const struct {
+        const char *piece;
+        int type;
+        const char *trainer, *words;
+    } bad[] = {
+        {"", 1, "\x18\x02", "piece 1: expected 1 to 512 bytes of UTF-8"},
+        {"\xff", 1, "\x18\x02", "piece 1: expected"},
+        {"a", 7, "\x18\x02", "piece 1: expected"},
+        {"a", 1, "\x18\x03", "model_type: expected 1 (unigram) or 2 (BPE), found 3"},
+        {"a", 1, "\xc0\x02\x05", "unk_id: expected the id of one of 2 pieces, found 5"},
+        {"a", 1, "\x18\x02\xea\x02\x01\xff", "unk_piece: expected UTF-8, found other bytes"},
+        {"a", 1, "\x18\x02\xf2\x02\x01\xff", "bos_piece: expected UTF-8"},
+        {"<unk>", 1, "\x18\x02", "one id for \"<unk>\", found 0 and 1"},
+    };
+    FILE *f;
+    unlink(in_folder("tokenizer.json"));
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        begin_model(&f);
+        put_piece(f, bad[i].piece, strlen(bad[i].piece), bad[i].type);
+        model_is_refused(f, bad[i].trainer, bad[i].words);
+    }
+    unlink(in_folder("tokenizer.model"));
+}
+
+/* All parts of a long text: the number of merges grows with the third power of its length. */
+TEST(a_model_with_too_many_merges_is_refused)
+{
+    enum { LENGTH = 120 };
+    char text[LENGTH];
+    FILE *f;
+    for (int i = 0; i < LENGTH; i++) text[i] = (char)(i + 1);
+    begin_model(&f);
+    for (int i = 0; i < LENGTH; i++)
+        for (int n = 1; i + n <= LENGTH; n++) put_piece(f, text + i, (size_t)n, 1);
+    model_is_refused(f, "\x18\x02", "pairs of pieces that form a piece");
+    unlink(in_folder("tokenizer.model"));
 }
 
 /* As transformers writes tokenizer_config.json where no length is set, and vocabularies of characters that begin at

@@ -108,6 +108,9 @@ static int by_rank(const void *a, const void *b)
     return x->score != y->score ? (x->score < y->score) - (x->score > y->score) : (x->id > y->id) - (x->id < y->id);
 }
 
+/* Limits of memory. Published files have about two per piece, and fewer than a million. */
+enum { MERGES_PER_PIECE = 32, MAX_MERGES = 1 << 22 };
+
 /* All ways to make a piece of two others, the shortest left one first. */
 static bool add_merges(const job *j, json_t *merges, dt_spm_text of)
 {
@@ -130,12 +133,15 @@ static dt_err find_merges(const job *j, json_t *merges)
     DT_ALLOC(order, n, "%s: out of memory for its merges", j->spm.file);
     for (int32_t i = 0; i < n; i++) order[i] = (ranked){is_llama(j) ? 0 : j->spm.piece[i].score, i};
     qsort(order, (size_t)n, sizeof *order, by_rank);
+    const int64_t most = dt_min_i64((int64_t)MERGES_PER_PIECE * n, MAX_MERGES);
     bool fits = true;
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n && (int64_t)json_array_size(merges) <= most; i++) {
         const int32_t id = order[i].id;
         if (j->vocab.entry[id].flags & DT_TOKEN_ADDED) fits = fits && add_merges(j, merges, j->name[id]);
     }
     free(order);
+    DT_CHECK((int64_t)json_array_size(merges) <= most, DT_ERR_DATA,
+             "%s: expected at most %lld pairs of pieces that form a piece, found more", j->spm.file, (long long)most);
     return fits ? DT_OK : no_memory(j);
 }
 

@@ -5,6 +5,7 @@
 #include "dtrain/io/io.h"
 #include "dtrain/text/utf8.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Published files have at most 20 MB, and pieces of 16 characters; the limits bound the time to find merges. */
@@ -77,6 +78,9 @@ static dt_err damaged(const dt_spm *s, const message *m)
                    (size_t)(m->p - (const unsigned char *)s->bytes));
 }
 
+/* Pieces and names become C strings. */
+static bool is_text(dt_spm_text t) { return !memchr(t.bytes, 0, t.n) && dt_utf8_valid(t.bytes, t.n) == t.n; }
+
 static dt_err add_piece(dt_spm *s, const field *of)
 {
     dt_spm_piece piece = {.type = DT_SPM_NORMAL};
@@ -88,11 +92,10 @@ static dt_err add_piece(dt_spm *s, const field *of)
         if (f.number == 2 && f.wire == FIXED32) memcpy(&piece.score, &(uint32_t){(uint32_t)f.value}, sizeof(float));
         if (f.number == 3 && f.wire == VARINT) piece.type = (dt_spm_type)(f.value <= DT_SPM_BYTE ? f.value : 0);
     }
-    const dt_spm_text *t = &piece.text;
-    const bool plain = t->n > 0 && t->n <= MAX_PIECE && !memchr(t->bytes, 0, t->n);
+    const size_t n = piece.text.n;
+    const bool valid = n > 0 && n <= MAX_PIECE && is_text(piece.text) && piece.type >= DT_SPM_NORMAL;
     DT_CHECK(
-        plain && dt_utf8_valid(t->bytes, t->n) == t->n && piece.type >= DT_SPM_NORMAL && piece.score - piece.score == 0,
-        DT_ERR_DATA,
+        valid && isfinite(piece.score), DT_ERR_DATA,
         "%s: piece %d: expected 1 to %d bytes of UTF-8, a finite score and a type from 1 to 6, found another value",
         s->file, (int)s->n_pieces, MAX_PIECE);
     DT_CHECK(s->n_pieces <= DT_VOCAB_MAX_ID, DT_ERR_DATA, "%s: expected at most %d pieces, found more", s->file,
@@ -155,8 +158,7 @@ static bool is_tiktoken(const char *bytes, size_t n)
 
 static dt_err check_name(const dt_spm *s, const char *key, const dt_spm_text *t)
 {
-    DT_CHECK(dt_utf8_valid(t->bytes, t->n) == t->n && !memchr(t->bytes, 0, t->n), DT_ERR_DATA,
-             "%s: %s: expected UTF-8, found other bytes", s->file, key);
+    DT_CHECK(is_text(*t), DT_ERR_DATA, "%s: %s: expected UTF-8, found other bytes", s->file, key);
     return DT_OK;
 }
 
