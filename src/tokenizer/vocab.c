@@ -54,18 +54,19 @@ static dt_err append_text(dt_vocab *v, const char *text, size_t n)
 
 dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t flags)
 {
+    const int shown = (int)dt_min_i64((int64_t)n, 60); /* text need not end with a 0 */
     DT_CHECK(id >= 0 && id <= DT_VOCAB_MAX_ID, DT_ERR_DATA, "an id from 0 to %d, found %d", DT_VOCAB_MAX_ID, id);
     DT_TRY(grow_slots(v));
     const size_t slot = find_slot(v, text, n);
     if (v->slot[slot]) {
-        DT_CHECK(v->slot[slot] - 1 == id, DT_ERR_DATA, "one id for \"%.60s\", found %d and %d", text, v->slot[slot] - 1,
-                 id);
+        DT_CHECK(v->slot[slot] - 1 == id, DT_ERR_DATA, "one id for \"%.*s\", found %d and %d", shown, text,
+                 v->slot[slot] - 1, id);
         v->entry[id].flags |= flags;
         return DT_OK;
     }
     const dt_vocab_entry *other = dt_vocab_get(v, id);
-    DT_CHECK(!other, DT_ERR_DATA, "one token for id %d, found \"%.60s\" and \"%.60s\"", id, dt_vocab_text(v, other),
-             text);
+    DT_CHECK(!other, DT_ERR_DATA, "one token for id %d, found \"%.60s\" and \"%.*s\"", id, dt_vocab_text(v, other),
+             shown, text);
     const uint32_t at = (uint32_t)v->text.n;
     DT_TRY(append_text(v, text, n));
     DT_TRY(grow_ids(v, id));
