@@ -120,7 +120,7 @@ static void describe_trained(const dt_run *run)
 static void describe(const dt_run *run)
 {
     const dt_task *t = &run->task;
-    char text[256];
+    char text[MESH_TEXT];
     run->dev.ops->describe(&run->dev, text, sizeof text);
     const int n_ranks = dt_comm_ranks(run->comm);
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, n_ranks, n_ranks > 1 ? "s" : "",

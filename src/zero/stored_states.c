@@ -2,8 +2,9 @@
  *
  * Optimizers therefore only implement a step for fp32 states. A chunk stays in the cache between the three passes.
  * Rounding depends only on the element and the update: key and counter of the random bits consist of the tensor's name,
- * the element in the whole tensor, state and update, and blocks of 8-bit states begin where a tensor begins. The bits
- * are therefore the same for any ranks, mesh, stage, units (groups of experts) and offload. */
+ * the element in the whole tensor, state and update. The bits are therefore the same for any ranks, mesh, stage, units
+ * (groups of experts) and offload. So are codes of 8 bits, whose blocks begin where a tensor begins, unless the ranks
+ * of an axis divide the tensor: then they begin where a rank's part begins. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 
