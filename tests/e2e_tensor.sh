@@ -83,6 +83,7 @@ refused "adapters" "adapters are not divided; set lora.r = 0" 2 mesh.tp=2 lora.r
 refused "muon" "muon updates whole matrices; use adamw" 2 mesh.tp=2 optimizer.type=muon
 refused "int8 states" "blocks of int8 states belong to whole tensors" 2 mesh.tp=2 optimizer.state_dtype=int8
 refused "norms of heads" "the model normalises queries and keys" 2 mesh.tp=2 model.model_type=qwen3 model.head_dim=12
+for type in phi3 glm; do refused "$type" "the model has several matrices in one tensor" 2 mesh.tp=2 model.model_type=$type; done
 refused "experts" "the model has experts" 2 mesh.tp=2 model.model_type=qwen3_moe model.num_experts=4 \
     model.num_experts_per_tok=2 model.moe_intermediate_size=24
 refused "three parts of two heads" "it must divide num_key_value_heads" 3 mesh.tp=3

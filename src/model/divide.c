@@ -6,6 +6,15 @@
 
 static int n_parts(const dt_mesh *mesh) { return mesh ? mesh->tp.size : 1; }
 
+/* Are matrices joined by rows, as queries, keys and values in one tensor? A part of such rows is no part of each. */
+static bool joins_matrices(const dt_model_config *mc)
+{
+    bool joined = false;
+    for (const struct module *of = mc->family->block; of < mc->family->block + MAX_MODULES && of->name; of++)
+        joined = joined || of->out == SIZE_W || (of->out == SIZE_U && mc->gated_mlp);
+    return joined;
+}
+
 const char *dt_model_undivided(const dt_model_config *mc, int n)
 {
     if (mc->vision) return "the model has a vision tower; use model.vision = none for its text model";
@@ -15,6 +24,7 @@ const char *dt_model_undivided(const dt_model_config *mc, int n)
     if (mc->qk_norm) return "the model normalises queries and keys";
     if (mc->o_bias || mc->mlp_bias) return "the model has biases after attention or in its MLP";
     if (mc->conv1d) return "the matrices of the model are stored as [in, out]";
+    if (joins_matrices(mc)) return "the model has several matrices in one tensor";
     if (mc->attn_pdrop > 0) return "dropout of attention depends on the number of heads; set model.dropout = 0";
     if (mc->num_key_value_heads % n) return "it must divide num_key_value_heads";
     return mc->intermediate_size % n ? "it must divide intermediate_size" : NULL;
