@@ -69,6 +69,34 @@ train 2 parts2 model.path="$tmp/one/hf" run.max_steps=3 mesh.tp=2
 rm -rf "$tmp/one" && mv "$tmp/read" "$tmp/one"
 same "from a Hugging Face directory" parts2
 
+# A file whose tensor has the queries, keys and values of one group of heads after the other: InternLM2's.
+python3 - "$tmp/parts/hf" "$tmp/internlm2" <<'END'
+import json, os, sys
+from fixtures import safetensors, write_safetensors
+old = {"attention.wqkv": "self_attn.q_proj", "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
+       "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "tok_embeddings": "embed_tokens",
+       "output": "lm_head"}
+tensors, keys = safetensors(sys.argv[1] + "/model.safetensors"), json.load(open(sys.argv[1] + "/config.json"))
+size = dict(hidden_size=32, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=257, max_position_embeddings=64)
+out = {}
+for name, (kind, shape, data) in tensors.items():
+    rows = lambda part, n, g: tensors[name.replace("q_proj", part)][2][g * n * 128:(g + 1) * n * 128]  # 32 values of 4 bytes
+    if "q_proj" in name:
+        shape, data = [64, 32], b"".join(rows("q_proj", 16, g) + rows("k_proj", 8, g) + rows("v_proj", 8, g) for g in range(2))
+    for new, was in old.items():
+        name = name.replace(was, new)
+    if "self_attn" not in name:
+        out[name] = (kind, shape, data)
+os.mkdir(sys.argv[2])
+write_safetensors(sys.argv[2] + "/model.safetensors", out)
+json.dump(dict(size, model_type="internlm2", architectures=["InternLM2ForCausalLM"], auto_map={"AutoModelForCausalLM": "m.M"}, bias=False,
+               rms_norm_eps=keys.get("rms_norm_eps", 1e-6), rope_theta=10000.0, tie_word_embeddings=False), open(sys.argv[2] + "/config.json", "w"))
+END
+rm -rf "$tmp/one"
+train 1 one model.path="$tmp/internlm2" model.model_type= run.max_steps=3
+train 2 parts3 model.path="$tmp/internlm2" model.model_type= run.max_steps=3 mesh.tp=2
+same "from a file with several matrices in one tensor" parts3
+
 # What does not combine is refused, with the key.
 refused() { # NAME TEXT NP ARGS...
     local name=$1 text=$2 np=$3

@@ -6,7 +6,8 @@
 
 static int n_parts(const dt_mesh *mesh) { return mesh ? mesh->tp.size : 1; }
 
-/* Are matrices joined by rows, as queries, keys and values in one tensor? A part of such rows is no part of each. */
+/* Does a tensor have the rows of several matrices, such as queries, keys and values? A rank's part of each matrix is not
+ * a block of consecutive rows then. */
 static bool joins_matrices(const dt_model_config *mc)
 {
     bool joined = false;
@@ -61,6 +62,7 @@ static void mark(dt_tensor *t, const dt_tensor *whole, int rank)
     for (int d = 0; d < t->n_dims; d++)
         if (t->shape[d] != whole->shape[d])
             t->split = d, t->split_first = rank * t->shape[d], t->split_whole = whole->shape[d];
+    t->fused = whole->fused; /* files have whole tensors */
 }
 
 dt_err dt_model_make_parts(const dt_model_config *mc, int64_t n_labels, const dt_mesh *mesh, dt_unit **units,
