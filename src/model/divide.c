@@ -6,8 +6,8 @@
 
 static int n_parts(const dt_mesh *mesh) { return mesh ? mesh->tp.size : 1; }
 
-/* Does a tensor have the rows of several matrices, such as queries, keys and values? A rank's part of each matrix is not
- * a block of consecutive rows then. */
+/* Does a tensor have the rows of several matrices, such as queries, keys and values? A rank's part of each matrix is
+ * not a block of consecutive rows then. */
 static bool joins_matrices(const dt_model_config *mc)
 {
     bool joined = false;
