@@ -136,6 +136,7 @@ run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" zero.stage=3 distill.seq_kd=true
 expect_exit "a plan of the teacher's answers" 0
 expect "the student's parameters are not kept gathered for them" [ "$(grep -cE 'rollouts keep all|pass of a rollout' "$out")" = 0 ]
 expect "both samplers: the lines of every step" [ "$(sed 's/.*"step": \([0-9]*\),.*/\1/' "$tmp/own/rollouts.jsonl" | uniq -c | xargs)" = "4 1 4 2 4 3 4 4 4 5 4 6 4 7 4 8" ]
+expect "lengths of the teacher's answers, and no comparison with a scorer" [ "$(grep -c teacher/completions/mean_length "$tmp/own/metrics.jsonl") $(grep -c teacher/sampling "$tmp/own/metrics.jsonl")" = "8 0" ]
 train 2 adapted "${sampled[@]}" distill.lmbda=0.5 distill.seq_kd=true lora.r=4 zero.stage=3
 expect_exit "adapters, both samplers" 0
 fails_alone 1 rollout.generate 1 train 2 alone "${sampled[@]}" distill.seq_kd=true
