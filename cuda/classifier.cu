@@ -6,7 +6,7 @@
  *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
- * With kl_mix > 0, log p - log m takes the place of d_v - d_rv (src/device/isa/classifier.c has the equations).
+ * With kl_mix > 0, log p - log m replaces d_v - d_rv (src/device/isa/classifier.c has the equations).
  *
  * With soft-capping that is multiplied by 1 - (z_v / cap)^2. Only the kernels for more results know it, because the
  * plain ones have no registers left.

@@ -99,6 +99,8 @@ refused "another vocabulary" 65 'one\.h5: the teacher has vocab_size 258, but th
 refused "a dataset" 65 'teacher_logprobs.*pairs\.h5: format: expected dtrain-logprobs' distill.teacher_logprobs="$tmp/pairs.h5"
 cp "$tmp/one.h5" "$tmp/bad.h5" && printf 'x' | dd of="$tmp/bad.h5" bs=1 seek=6000 conv=notrunc 2>/dev/null
 refused "a damaged file" 65 'bad\.h5: the checksum' distill.teacher_logprobs="$tmp/bad.h5"
+cp "$tmp/one.h5" "$tmp/both.h5"
+ends "the dataset as output" 64 run 1 ./dtrain-generate "$teacher" --top-logprobs 4 --data "$tmp/both.h5" -o "$tmp/both.h5" --force
 DTRAIN_FAULT=generate.logprobs:1:2:error logprobs 2 4 pairs 64 1 failed "$teacher" --batch-size 1
 expect_exit "a rank that fails" 70
 expect "leaves no file" [ ! -e "$tmp/failed.h5" ]
@@ -130,9 +132,18 @@ for keys in "distill.lmbda=1" "distill.seq_kd=true" "distill.lmbda=0.5 distill.s
 done
 train 2 student run.max_steps=60 batch.micro_batch_size=2 optimizer.lr=5e-3 distill.max_new_tokens=12 distill.lmbda=1 distill.beta=1
 expect "a student learns from its own answers" awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first / 2) }' <(number student loss)
+run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" zero.stage=3 distill.seq_kd=true
+expect_exit "a plan of the teacher's answers" 0
+expect "the student's parameters are not kept gathered for them" [ "$(grep -cE 'rollouts keep all|pass of a rollout' "$out")" = 0 ]
+expect "both samplers: the lines of every step" [ "$(sed 's/.*"step": \([0-9]*\),.*/\1/' "$tmp/own/rollouts.jsonl" | uniq -c | xargs)" = "4 1 4 2 4 3 4 4 4 5 4 6 4 7 4 8" ]
+expect "lengths of the teacher's answers, and no comparison with a scorer" [ "$(grep -c teacher/completions/mean_length "$tmp/own/metrics.jsonl") $(grep -c teacher/sampling "$tmp/own/metrics.jsonl")" = "8 0" ]
 train 2 adapted "${sampled[@]}" distill.lmbda=0.5 distill.seq_kd=true lora.r=4 zero.stage=3
 expect_exit "adapters, both samplers" 0
 fails_alone 1 rollout.generate 1 train 2 alone "${sampled[@]}" distill.seq_kd=true
+ends "both samplers in every step" 64 train 1 none distill.lmbda=1 distill.seq_kd=true
+expect_text "are refused" 'seq_kd: expected false with lmbda = 1'
+train 1 unused run.max_steps=1 distill.max_new_tokens=5
+expect_text "a length of no samples is reported" 'warning: distill.max_new_tokens is not used'
 ends "prompts, but half of the answers from the data" 65 train 1 halfprompts "${sampled[@]}" distill.lmbda=0.5 data.train="$tmp/prompts.h5"
 expect_text "are refused" 'prompts\.h5: kind prompts: expected tokens or sft'
 ends "context parallelism and sampling" 64 train 2 cp "${sampled[@]}" distill.lmbda=0.5 mesh.cp=2

@@ -189,6 +189,8 @@ ends "other data: exit code" 65 before 1 before3 batch.micro_batch_size=1 batch.
 expect_text "other data: message" 'reference-logps.bin: the validation data of the file does not match this run; remove the file'
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
 expect_text "another reference" 'reference-logps.bin: the model of the file does not match this run'
+before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.loss_type=sigmoid,sft dpo.sft_on_prompt=true
+expect_text "prompts that the file lacks" 'reference-logps.bin: expected [0-9]+ log-probabilities, found [0-9]+ .dpo.sft_on_prompt adds those of prompts'
 rm "$tmp/before3/reference-logps.bin"
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
 expect_text "also where the file is gone: the run began with another" 'expected the reference that the run started with, found another one'

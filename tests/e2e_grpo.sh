@@ -206,9 +206,10 @@ refuse "no group to compare" 'dynamic_sampling: expected false with num_generati
 refuse "a divisor of no group" 'scale_rewards: expected the default, because advantage = rloo' grpo.advantage=rloo grpo.scale_rewards=none
 refuse "twice normalised" 'normalize_advantages: expected false, because advantage = reinforce\+\+ always' grpo.advantage=reinforce++ grpo.normalize_advantages=true
 refuse "normalised by functions" 'multi_objective_aggregation: expected sum_then_normalize' grpo.advantage=rloo grpo.multi_objective_aggregation=normalize_then_sum
+refuse "a range of no sum" 'reward_clip_range: expected none with multi_objective_aggregation' grpo.reward_clip_range=0,1 grpo.multi_objective_aggregation=normalize_then_sum
 refuse "a ratio of a reward" 'use_bias_correction_kl: expected false, because the divergence is part of the reward' grpo.advantage=rloo grpo.beta=0.1 grpo.use_bias_correction_kl=true
 refuse "an estimator of a reward" 'kl_estimator: expected the default' grpo.advantage=rloo grpo.beta=0.1 grpo.kl_estimator=k2
-refuse "no range" 'reward_clip_range: expected two numbers, LEAST, MOST, the lower one first; found 2,1' grpo.reward_clip_range=2,1
+refuse "no range" 'reward_clip_range: expected two numbers, MIN, MAX, the lower one first; found 2,1' grpo.reward_clip_range=2,1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
 echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 ends "a broken file of completions: exit code" 65 train 1 refused grpo.rollouts="$tmp/broken.jsonl"

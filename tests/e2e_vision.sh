@@ -216,6 +216,10 @@ pairs 1 simpo dpo.loss_type=simpo
 pairs 3 simpo-3 dpo.loss_type=simpo zero.stage=3
 expect "without a reference: the same bits on three ranks" same_model "$(newest simpo)" "$(newest simpo-3)"
 ends_saying "prompts with images are no targets: exit code" 64 'sft_on_prompt.*expected false, because the prompts of data.train have images' pairs 1 orpo dpo.loss_type=orpo
+grep -v '"image' "$tmp/pairs.jsonl" >"$tmp/text.jsonl"
+expect "pairs without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/text-pairs.h5" "$tmp/text.jsonl" "$tmp/text.jsonl"
+ends_saying "nor are those of a validation: exit code" 64 'sft_on_prompt.*expected false, because the prompts of data.validation have images' \
+    pairs 1 orpo dpo.loss_type=orpo data.train="$tmp/text-pairs.h5" data.validation="$tmp/pairs.h5"
 lora="vision.train=llm lora.r=2" # its reference is the model without adapters
 pairs 1 dpo-lora $lora
 expect "dpo of adapters: as much memory as planned" as_planned

@@ -194,6 +194,10 @@ TEST(rewards_are_clipped_before_the_divergence)
         assert_near(advantage[i], x[i] - (x[0] + x[1] + x[2] + x[3] - x[i]) / 3, ROUNDING);
         assert_near(total[i], reward[i], 0); /* metrics have the reward itself */
     }
+    assert_true(!flat[0]);
+    const double outside[G] = {2, 3, 4, 5}; /* without a learning signal once clipped */
+    dt_advantages(&rule, G, outside, NULL, total, advantage, flat);
+    assert_true(flat[0]);
     rule.normalize = true;
     dt_advantages(&rule, G, reward, kl, total, advantage, flat);
     assert_near(mean_of(advantage, G), 0, ROUNDING);

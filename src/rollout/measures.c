@@ -21,6 +21,15 @@ static void show(dt_sums *s, const char *prefix, const char *name, int top, int 
 /* Minimum and maximum of an empty set are 0. */
 static double finite_or_zero(double x) { return isfinite(x) ? x : 0; }
 
+static void show_sampling(const dt_rollout *r, dt_sums *s, const char *prefix)
+{
+    show(s, prefix, "sampling/sampling_logp_difference/mean", r->sums.gap, r->sums.gap_tok, NULL);
+    show(s, prefix, "sampling/sampling_logp_difference/max", r->sums.gap_largest, -1, finite_or_zero);
+    show(s, prefix, "sampling/importance_sampling_ratio/min", r->sums.ratio_least, -1, finite_or_zero);
+    show(s, prefix, "sampling/importance_sampling_ratio/mean", r->sums.ratio, r->sums.n_ratios, NULL);
+    show(s, prefix, "sampling/importance_sampling_ratio/max", r->sums.ratio_largest, -1, finite_or_zero);
+}
+
 void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
 {
     r->sums.n = declare(s, prefix, "completions", DT_SUM_UNITS, 1);
@@ -50,11 +59,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "completions/mean_terminated_length", r->sums.ended_tok, r->sums.n_ended, NULL);
     show(s, prefix, "completions/min_terminated_length", r->sums.ended_least, -1, finite_or_zero);
     show(s, prefix, "completions/max_terminated_length", r->sums.ended_largest, -1, finite_or_zero);
-    show(s, prefix, "sampling/sampling_logp_difference/mean", r->sums.gap, r->sums.gap_tok, NULL);
-    show(s, prefix, "sampling/sampling_logp_difference/max", r->sums.gap_largest, -1, finite_or_zero);
-    show(s, prefix, "sampling/importance_sampling_ratio/min", r->sums.ratio_least, -1, finite_or_zero);
-    show(s, prefix, "sampling/importance_sampling_ratio/mean", r->sums.ratio, r->sums.n_ratios, NULL);
-    show(s, prefix, "sampling/importance_sampling_ratio/max", r->sums.ratio_largest, -1, finite_or_zero);
+    if (!r->opt.by_other) show_sampling(r, s, prefix); /* another model is not scored */
     show(s, prefix, "time/rollout", r->sums.seconds, -1, finite_or_zero);
     show(s, prefix, "time/score", r->sums.score_seconds, -1, finite_or_zero);
     show(s, prefix, "time/reward", r->sums.reward_seconds, -1, finite_or_zero);

@@ -143,7 +143,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes one token of each sequence */
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
     ask_for_cache(r, t->data->size, n_slots, o);
-    t->wants_gathered = true;
+    if (!r->opt.by_other) t->wants_gathered = true;
     o->graphs = t->cfg->run_cuda_graphs;
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
                                         .constraint = r->opt.constraint,

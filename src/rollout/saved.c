@@ -87,7 +87,7 @@ static dt_err save(const dt_rollout *r, dt_named_arrays *items)
 
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items)
 {
-    dt_err err = save(r, items);
+    dt_err err = r->opt.unsaved ? DT_OK : save(r, items);
     if (err == DT_OK)
         err = dt_journal_sync(r->journal); /* sync the lines of a checkpoint's steps before the checkpoint */
     return dt_comm_agree(t->comm, err);

@@ -154,13 +154,14 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
 {
     FILE *f;
     bool ok = true;
-    DT_TRY(open_journal(r, dir, x->step));
-    DT_TRY(dt_journal_begin(r->journal, &f));
+    dt_rollout *const with = r->opt.writes_with ? r->opt.writes_with : r;
+    DT_TRY(open_journal(with, dir, x->step));
+    DT_TRY(dt_journal_begin(with->journal, &f));
     for (int64_t row = 0; row < r->n_rows && ok; row += r->opt.num_generations) ok = put_group(f, r, x, row);
     dt_err err = dt_fault("rollout.write");
     if (err == DT_OK && !ok)
         err = *dt_error_message() ? DT_ERR_DATA : dt_fail(DT_ERR_MEMORY, "out of memory for the lines of a rollout");
-    return dt_journal_end(r->journal, err);
+    return dt_journal_end(with->journal, err);
 }
 
 /* ---- terminal output --------------------------------------------------------------------------------------------- */

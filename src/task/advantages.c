@@ -116,7 +116,7 @@ double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double
         advantage[i] = reward_of(rule, total[i], kl ? kl[i] : 0);
     }
     for (int64_t g = 0; g < n_rows / n; g++) {
-        const double deviation = dt_moments_of(total + g * n, n, 1).deviation;
+        const double deviation = dt_moments_of(advantage + g * n, n, 1).deviation;
         flat[g] = !(deviation > NO_DEVIATION);
     }
     for (int64_t at = 0; at < n_rows; at += n_of_set) {

@@ -62,7 +62,7 @@ typedef struct dt_advantage_rule {
  *  row that has no other row to compare with also has advantage 0. n_rows: whole groups.
  *
  *  total [n_rows]: the weighted sums; advantage [n_rows]; flat [n_rows / num_generations]: groups without a learning
- *  signal, whose totals are all equal. Returns the share of rows whose deviation is 0: the deviation that the rule
+ *  signal, whose r are all equal. Returns the share of rows whose deviation is 0: the deviation that the rule
  *  uses, for `none` and other estimators that of the group. */
 double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double *reward, const double *kl,
                      double *total, double *advantage, bool *flat);

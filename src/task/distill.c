@@ -52,9 +52,22 @@ static dt_err check_known(const dt_task *t)
     return DT_OK;
 }
 
+/* Keys of sampled answers. */
+static dt_err check_sampling(const dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    DT_CONFIG_CHECK(!cfg->distill_seq_kd || cfg->distill_lmbda < 1, cfg, "distill", "seq_kd",
+                    "expected false with lmbda = 1, because the student samples the answers of every step");
+    const bool samples = cfg->distill_seq_kd || cfg->distill_lmbda > 0;
+    if (!samples && dt_config_differs(cfg, "distill", "max_new_tokens") && (!t->comm || dt_comm_first(t->comm)))
+        DT_WARN("distill.max_new_tokens is not used: with lmbda = 0 and seq_kd = false no answers are sampled");
+    return DT_OK;
+}
+
 static void check(dt_task *t)
 {
     dt_mistakes_add(t->mistakes, check_known(t));
+    dt_mistakes_add(t->mistakes, check_sampling(t));
     if (!t->comm) return; /* --plan */
     dt_task_need_data(t, "train", t->cfg->data_train);
     if (!is_known(t)) dt_task_need(t, "distill", "teacher_path", t->cfg->distill_teacher_path, "a teacher");
@@ -126,9 +139,11 @@ static bool reads_answers(const dt_task *t) { return t->cfg->distill_lmbda < 1 &
 static dt_rollout *open_rollout(dt_task *t, source by, const char *metrics)
 {
     const dt_config *cfg = t->cfg;
+    const distill *d = t->self;
     const dt_rollout_options opt = {.section = "distill",
                                     .by_other = by == BY_TEACHER,
                                     .unsaved = true,
+                                    .writes_with = d->rollout[BY_STUDENT],
                                     .records = true,
                                     .n_rows = t->batching.train_batch_size,
                                     .num_generations = 1,
@@ -265,6 +280,8 @@ static dt_err distill_evaluate(dt_task *t, int64_t micro)
 static dt_err distill_save(dt_task *t, dt_named_arrays *items)
 {
     const distill *d = t->self;
+    for (int by = 0; by < N_SAMPLERS; by++)
+        if (d->rollout[by]) DT_TRY(dt_rollout_save(d->rollout[by], t, items)); /* flushes rollouts.jsonl */
     return dt_comm_agree(t->comm,
                          is_known(t) ? dt_known_teacher_save(&d->known, items) : dt_reference_save(&d->teacher, items));
 }

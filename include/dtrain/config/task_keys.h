@@ -131,14 +131,15 @@
          "between: beta KL(teacher || m) + (1 - beta) KL(student || m) with m = beta teacher + (1 - beta) student") \
     REAL(distill, temperature, 1, 1e-3, 1e3, "", \
          "divisor of the logits of both models, in the divergence and in sampling (TRL's GKDTrainer: only in " \
-         "sampling)") \
+         "sampling, and 0.9 by default)") \
     REAL(distill, lmbda, 0, 0, 1, "share of steps", \
          "share of the steps whose answers the student samples itself, for the prompts of data.train; the others use " \
          "the answers of data.train (TRL's default is 0.5)") \
     INT (distill, max_new_tokens, 128, 1, 16777216, "tokens", \
          "maximum length of an answer that the student or the teacher samples") \
     BOOL(distill, seq_kd, false, \
-         "in the steps in which the student does not sample answers, the teacher does (sequence-level distillation)") \
+         "in the steps in which the student does not sample answers, the teacher does (sequence-level distillation). " \
+         "Needs lmbda below 1") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint. The critic starts from it. It counts " \
          "as the first of reward_funcs") \
@@ -236,7 +237,7 @@
     BOOL(grpo, normalize_advantages, false, \
          "rloo, reinforce: normalise advantages over the generation to mean 0 and deviation 1") \
     TEXT(grpo, reward_clip_range, "", \
-         "LEAST, MOST: limits of a completion's total reward, before the divergence; empty: none") \
+         "MIN, MAX: limits of a completion's total reward, before the divergence; empty: none") \
     ENUM(grpo, scale_rewards, "group", "group|batch|none", \
          "divisor of the difference between a reward and its group's mean: the standard deviation of the group, " \
          "that of the whole generation, or 1 (none: Dr. GRPO)") \

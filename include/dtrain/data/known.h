@@ -29,7 +29,7 @@ uint64_t dt_known_key(const dt_loader *l);
 /** Number of targets. first: out [n_samples + 1], targets before each sample; NULL: not computed. */
 int64_t dt_known_index(const dt_loader *l, int64_t *first);
 
-/** Make an empty file one of this size, without values. DT_ERR_WRITE. */
+/** Turn an existing empty file into one of this size, with attributes and without values. DT_ERR_WRITE. */
 dt_err dt_known_create(const char *path, const dt_known_info *info);
 /** Open a created file to write values (complete false), or a complete file to read them. f: out, closed with
  *  dt_known_close, also after an error. DT_ERR_DATA naming the attribute; DT_ERR_MEMORY. */

@@ -16,14 +16,15 @@ typedef struct dt_rollout dt_rollout;
 
 /** Options of dt_rollout_open. */
 typedef struct dt_rollout_options {
-    const char *section;    /* of the task's keys, for messages: "grpo" */
-    bool validation;        /* use the prompts of data.validation, in order; not stored in checkpoints */
-    bool unsaved;           /* it is made again after a resume; not stored in checkpoints */
-    bool by_other;          /* another model generates: dt_rollout_use */
-    bool records;           /* files may have kind sft: the prompt of a record precedes its last answer */
-    int64_t n_rows;         /* rows of a rollout over all ranks: a multiple of num_generations */
-    int num_generations;    /* completions per prompt */
-    int32_t max_completion; /* maximum tokens of a completion, including the one that ends it */
+    const char *section;     /* of the task's keys, for messages: "grpo" */
+    bool validation;         /* use the prompts of data.validation, in order; not stored in checkpoints */
+    bool unsaved;            /* it is made again after a resume; not stored in checkpoints */
+    bool by_other;           /* another model generates: dt_rollout_use */
+    dt_rollout *writes_with; /* an earlier rollout that opens rollouts.jsonl for both; NULL: none */
+    bool records;            /* files may have kind sft: the prompt of a record precedes its last answer */
+    int64_t n_rows;          /* rows of a rollout over all ranks: a multiple of num_generations */
+    int num_generations;     /* completions per prompt */
+    int32_t max_completion;  /* maximum tokens of a completion, including the one that ends it */
     /* tokens that end a completion. NULL, "" or "eos": the model's EOS tokens; else only this token, as the tokenizer
      * writes it, or an id */
     const char *stop_token;
@@ -56,8 +57,8 @@ typedef struct dt_rollout_row {
 /** In open: open the prompts of data.train (kind prompts) as t->train (for validation: data.validation as t->valid), or
  *  from_file. If the task has opened t->train, the rollout reads the files with a loader of its own. Requests in
  *  t->model_opt a cache, and micro-batches of micro_batch_size of the longest rows; adds the bytes of dt_rollout_save
- *  to t->saved_nbytes; sets t->wants_gathered. The caller sets t->temperature. A row has at most data.seq_len tokens;
- *  of a longer prompt the last tokens are used. Local.
+ *  to t->saved_nbytes; sets t->wants_gathered, unless by_other. The caller sets t->temperature. A row has at most
+ *  data.seq_len tokens; of a longer prompt the last tokens are used. Local.
  *
  *  opt  in  copied; strings and constraint are borrowed
  *
@@ -66,8 +67,8 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 /** With by_other: set the model that generates. Called in begin of a part that the task added after the rollout and
  *  that model, which was opened for generation (dt_scorer.generates). Local. DT_ERR_MEMORY. */
 dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m);
-/** Add the position in the prompts, the rows and the arrays to the items of a checkpoint, and flush rollouts.jsonl to
- *  disk. Collective, agreed. DT_ERR_MEMORY, DT_ERR_WRITE. */
+/** Add the position in the prompts, the rows and the arrays to the items of a checkpoint (not if unsaved), and flush
+ *  rollouts.jsonl to disk. Collective, agreed. DT_ERR_MEMORY, DT_ERR_WRITE. */
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items);
 /** Restore the items of dt_rollout_save. A rollout that was made with other options is discarded with a warning.
  *  Collective, agreed. DT_ERR_DATA: an item is missing or contradicts another. */

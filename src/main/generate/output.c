@@ -20,10 +20,10 @@ dt_err generate_flush(const app *a)
 /* Only rank 0 prints text, so its standard output is redirected to the file. */
 dt_err generate_begin_output(app *a)
 {
-    const char *path = a->opt.output, *const inputs[] = {a->opt.prompts};
+    const char *path = a->opt.output, *const input = a->opt.prompts ? a->opt.prompts : a->opt.data;
     int fd = -1;
     if (!path) return DT_OK;
-    DT_TRY(dt_check_output(path, a->opt.force, inputs, a->opt.prompts ? 1 : 0));
+    DT_TRY(dt_check_output(path, a->opt.force, &input, input ? 1 : 0));
     DT_TRY(dt_check_replaceable(path));
     DT_TRY(dt_make_folder_of(path));
     if (asprintf(&a->part, "%s.part", path) < 0) a->part = NULL;

@@ -160,9 +160,10 @@ static void open_models(dt_task *t, dpo *d)
 /* Image placeholders are no targets. */
 static dt_err check_prompts(const dt_task *t, const dpo *d)
 {
-    const bool has_images = t->train && dt_loader_info(t->train)->images.size > 0;
-    DT_CONFIG_CHECK(!has_images || !d->loss_of.sft_on_prompt, t->cfg, "dpo", "sft_on_prompt",
-                    "expected false, because the prompts of data.train have images");
+    const dt_loader *const loaders[] = {t->train, t->valid};
+    for (int i = 0; i < 2 && d->loss_of.sft_on_prompt; i++)
+        DT_CONFIG_CHECK(!loaders[i] || dt_loader_info(loaders[i])->images.size == 0, t->cfg, "dpo", "sft_on_prompt",
+                        "expected false, because the prompts of data.%s have images", i ? "validation" : "train");
     return DT_OK;
 }
 

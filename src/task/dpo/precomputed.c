@@ -96,8 +96,12 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
                  "%s: the %s of the file does not match this run; remove the file, and the run computes it again",
                  p->path, key_names[k]);
     }
-    DT_CHECK(find_number(head, "elements", 10, &found) && found == (uint64_t)n_elems(p) &&
-                 find_number(head, "checksum", 16, checksum) && fstat(p->fd, &st) == 0 &&
+    const bool counted = find_number(head, "elements", 10, &found);
+    DT_CHECK(!counted || found == (uint64_t)n_elems(p), DT_ERR_DATA,
+             "%s: expected %" PRId64 " log-probabilities, found %" PRIu64 " (dpo.sft_on_prompt adds those of prompts); "
+             "remove the file, and the run computes it again",
+             p->path, n_elems(p), found);
+    DT_CHECK(counted && find_number(head, "checksum", 16, checksum) && fstat(p->fd, &st) == 0 &&
                  st.st_size == HEAD + n_elems(p) * (off_t)sizeof(float),
              DT_ERR_DATA, "%s: the file is truncated or corrupt; remove it, and the run computes it again", p->path);
     return DT_OK;

@@ -26,7 +26,8 @@ double grpo_reward_kl(const grpo *g, int64_t row, int32_t n)
     return sum;
 }
 
-/* The divergences of rows and, in the place of their advantages, of tokens. Until the rows are scored they are 0. */
+/* The divergences of rows, and those of tokens, which token_advantage has until dt_token_advantages. Until the rows are
+ * scored they are 0. */
 static void find_divergences(grpo *g, const dt_task *t)
 {
     const bool known = g->kl_in_reward && g->scored;

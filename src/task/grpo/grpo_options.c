@@ -134,7 +134,7 @@ static dt_err read_clip_range(grpo *g, const dt_config *cfg)
     const bool two = end != cfg->grpo_reward_clip_range && *(end += strspn(end, " ")) == ',';
     if (two) g->rule.most = strtod(end + 1, &last);
     DT_CONFIG_CHECK(two && last != end + 1 && !last[strspn(last, " ")] && g->rule.least <= g->rule.most, cfg, "grpo",
-                    "reward_clip_range", "expected two numbers, LEAST, MOST, the lower one first; found %s",
+                    "reward_clip_range", "expected two numbers, MIN, MAX, the lower one first; found %s",
                     cfg->grpo_reward_clip_range);
     return DT_OK;
 }
@@ -155,6 +155,9 @@ static dt_err check_advantage(const grpo *g, const dt_config *cfg)
                     "multi_objective_aggregation",
                     "expected sum_then_normalize: normalize_then_sum needs advantage = group and no divergence in the "
                     "reward (kl_in_reward)");
+    DT_CONFIG_CHECK(!g->rule.normalize_then_sum || !g->rule.clips, cfg, "grpo", "reward_clip_range",
+                    "expected none with multi_objective_aggregation = normalize_then_sum, which has no weighted sum of "
+                    "rewards to clip");
     DT_CONFIG_CHECK(!g->rule.normalize || e->normalizes, cfg, "grpo", "normalize_advantages",
                     "expected false, because advantage = %s %s", e->name,
                     e->of_tokens ? "always normalises them" : "has scale_rewards for this");
@@ -195,7 +198,7 @@ static void warn(const grpo *g, const dt_task *t)
             cfg->grpo_importance_sampling_level, cfg->grpo_loss_type, l->product ? "RLOO" : "GSPO");
     if (!l->sequence_level && l->type == DT_LUSPO)
         DT_WARN("[grpo] loss_type = luspo is intended for importance_sampling_level = sequence");
-    if (l->sequence_level && l->type == DT_VESPO)
+    if ((l->sequence_level || l->product) && l->type == DT_VESPO)
         DT_WARN("[grpo] importance_sampling_level has no effect with loss_type = vespo, which uses its own ratio per "
                 "completion");
     if (l->beta > 0 && !l->use_bias_correction_kl)
