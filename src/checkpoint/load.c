@@ -127,7 +127,7 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
 {
     const size_t size = dt_st_type_size((dt_st_type)p->type);
     if (p->run > 0) return fetch_runs(j, s, p, first, n, out);
-    if (p->packed.form != DT_PACKED_NOT) return load_packed(j, s, p, first, n, out);
+    if (p->packed.form != DT_PACKED_NOT) return decode_packed(j, s, p, first, n, out);
     if (p->offset < 0) return fetch_through_hdf5(j, s, p, first, n, out);
     DT_TRY(load_open(j, p->file));
     if (p->n_alternating > 0) return fetch_alternating(j, s, p, first, n, out);

@@ -20,14 +20,14 @@ typedef struct load_job {
     hid_t file; /* -1 unless a tensor needs HDF5; then file number h5_file */
     int h5_file;
     dt_chunks *chunks;          /* elements as in the file, and as z stores them */
-    struct load_matrix *matrix; /* that load_packed read last; NULL: none */
+    struct load_matrix *matrix; /* that decode_packed read last; NULL: none */
 } load_job;
 
 /** Open file number `file` for reading, as j->fd. */
 dt_err load_open(load_job *j, int file);
-/** load_fetch of a matrix of codes: decoded (load_packed.c). */
-dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
-                   void *out);
+/** load_fetch of a matrix of codes: decoded (decode_packed.c). */
+dt_err decode_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
+                     void *out);
 /** Read elements first .. first+n-1 of a tensor in the file's type. */
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out);

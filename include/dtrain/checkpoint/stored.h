@@ -102,7 +102,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
 /** A tensor [..., n_rows, n_cols] of codes in a file, with one scale for each block of a matrix. Blocks at the ends of
- *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. load_packed.c */
+ *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. decode_packed.c */
 typedef enum dt_packed_form { DT_PACKED_NOT, DT_PACKED_PLAIN, DT_PACKED_MXFP4, DT_PACKED_FP8 } dt_packed_form;
 typedef struct dt_packed {
     int64_t first; /* element of this tensor with which the slot's tensor begins */

@@ -64,7 +64,7 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
 }
 
 /* Of quantised weights, those in MXFP4 and FP8 are decoded when they are read, in the form that the files have
- * (load_packed.c). compressed-tensors has other forms, too. */
+ * (decode_packed.c). compressed-tensors has other forms, too. */
 static dt_err check_quantised(const dt_spec *root)
 {
     dt_spec v, size;

@@ -1,4 +1,4 @@
-/* load_packed.c - matrices of codes with scales, and turned ones (dt_packed), decoded when they are read.
+/* decode_packed.c - matrices of codes with scales, and transposed ones (dt_packed), decoded when they are read.
  *
  * MXFP4 (Open Compute Project, "OCP Microscaling Formats", 2023): the published weights of gpt-oss's experts. 32
  * consecutive columns have one scale, a power of 2 stored as its exponent + 127, and a code of 4 bits each, the first
@@ -162,8 +162,8 @@ static void decode_turned(struct load_matrix *m, const dt_packed *p, int64_t fro
     }
 }
 
-dt_err load_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *at, int64_t first, int64_t n,
-                   void *out)
+dt_err decode_packed(load_job *j, const dt_stored_slot *s, const dt_stored_location *at, int64_t first, int64_t n,
+                     void *out)
 {
     const dt_packed *p = &at->packed;
     const int64_t from = p->first + (p->turned ? 0 : first), /* turned: of all columns of the matrix, or some */

@@ -1,4 +1,4 @@
-/* test_load_packed.c - reading a range of a tensor in codes, transposed or in runs: every range has the values of a
+/* test_decode_packed.c - reading a range of a tensor in codes, transposed or in runs: every range has the values of a
  * plain loop, also one that begins or ends within a byte, a block or a run. */
 #include "folder.h"
 #include "../src/checkpoint/load.h"
