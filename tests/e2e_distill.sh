@@ -123,20 +123,23 @@ train 2 policyhalf "${sampled[@]}" distill.lmbda=0.5 run.max_steps=3
 train 4 policyhalf "${sampled[@]}" distill.lmbda=0.5
 expect "resumed on other ranks: the same losses" close_losses policy1 policyhalf 1e-4
 data --kind prompts -o "$tmp/prompts.h5" tests/data/distill/pairs.jsonl
+n=0
 for keys in "distill.lmbda=1" "distill.seq_kd=true" "distill.lmbda=0.5 distill.seq_kd=true"; do
-    train 1 own "${sampled[@]}" $keys data.train="$tmp/prompts.h5"
+    own=own$((n += 1)) # a directory each: otherwise a run would resume the one before
+    train 1 $own "${sampled[@]}" $keys data.train="$tmp/prompts.h5"
     expect_exit "$keys: prompts without answers" 0
+    expect_text "$keys: all steps" 'done: 8 steps'
     expect "$keys: planned is allocated" as_planned
-    train 2 records "${sampled[@]}" $keys zero.stage=3
-    expect "$keys: the prompts of records, on 2 ranks at stage 3" close_losses own records 1e-4
+    train 2 "records$own" "${sampled[@]}" $keys zero.stage=3
+    expect "$keys: the prompts of records, on 2 ranks at stage 3" close_losses $own "records$own" 1e-4
 done
 train 2 student run.max_steps=60 batch.micro_batch_size=2 optimizer.lr=5e-3 distill.max_new_tokens=12 distill.lmbda=1 distill.beta=1
 expect "a student learns from its own answers" awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first / 2) }' <(number student loss)
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" zero.stage=3 distill.seq_kd=true
 expect_exit "a plan of the teacher's answers" 0
 expect "the student's parameters are not kept gathered for them" [ "$(grep -cE 'rollouts keep all|pass of a rollout' "$out")" = 0 ]
-expect "both samplers: the lines of every step" [ "$(sed 's/.*"step": \([0-9]*\),.*/\1/' "$tmp/own/rollouts.jsonl" | uniq -c | xargs)" = "4 1 4 2 4 3 4 4 4 5 4 6 4 7 4 8" ]
-expect "lengths of the teacher's answers, and no comparison with a scorer" [ "$(grep -c teacher/completions/mean_length "$tmp/own/metrics.jsonl") $(grep -c teacher/sampling "$tmp/own/metrics.jsonl")" = "8 0" ]
+expect "both samplers: the lines of every step" [ "$(sed 's/.*"step": \([0-9]*\),.*/\1/' "$tmp/$own/rollouts.jsonl" | uniq -c | xargs)" = "4 1 4 2 4 3 4 4 4 5 4 6 4 7 4 8" ]
+expect "lengths of the teacher's answers, and no comparison with a scorer" [ "$(grep -c teacher/completions/mean_length "$tmp/$own/metrics.jsonl") $(grep -c teacher/sampling "$tmp/$own/metrics.jsonl")" = "8 0" ]
 train 2 adapted "${sampled[@]}" distill.lmbda=0.5 distill.seq_kd=true lora.r=4 zero.stage=3
 expect_exit "adapters, both samplers" 0
 fails_alone 1 rollout.generate 1 train 2 alone "${sampled[@]}" distill.seq_kd=true
