@@ -11,6 +11,7 @@
  * of pre, so it is never copied. Selective recomputation recomputes each cheap activation immediately before it is
  * read. Only the gradients of the following matrices and their adapters read norms and activations, so frozen matrices
  * need none. */
+#include "divide.h"
 #include "mixer.h"
 
 static const struct mixer *const MIXERS[] = {[STEP_ATTENTION] = &dt_attention_mixer,

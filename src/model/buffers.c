@@ -1,5 +1,6 @@
 /* buffers.c - the buffers of a model. One function lays out all of them. The plan calls it without memory, and open.c
  * with memory, so the two cannot differ. */
+#include "divide.h"
 #include "vision/vision_private.h"
 
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem)

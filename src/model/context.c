@@ -4,6 +4,7 @@
  *
  * Ranges are contiguous and of equal length, apart from the last ones. The rows of gathered keys are therefore those of
  * the whole batch, and a sequence whose first tokens are on other ranks is one with more keys than queries. */
+#include "divide.h"
 #include "mixer.h"
 #include "dtrain/comm/comm.h"
 #include <string.h>

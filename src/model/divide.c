@@ -1,7 +1,7 @@
 /* divide.c - tensor parallelism: the ranks of the axis tp divide the heads of attention and the width of the MLP. A
  * rank's part of a block is a block with fewer heads and a narrower MLP, so the same tables and kernels compute it.
  * Dimensions whose sizes differ between the units of part and whole are those in which tensors are divided. */
-#include "model_private.h"
+#include "divide.h"
 #include "dtrain/comm/comm.h"
 
 static int n_parts(const dt_mesh *mesh) { return mesh ? mesh->tp.size : 1; }

@@ -6,6 +6,7 @@
  * The device determines the rows per chunk. Gradients of parameters are sums over chunks. If their type is narrower
  * than fp32 they are accumulated in fp32 and rounded once: at the end or, if tied, after the embedding has added its
  * gradient (embed.c). */
+#include "divide.h"
 #include "head.h"
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* mix_attention.c - attention as the mixer of a branch: one matmul computes q, k and v, then norms and rotation of
  * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
+#include "divide.h"
 #include "mixer.h"
 
 /* ---- inputs and buffers ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 /* open.c - opens a model: checks its options, finds its tensors, allocates its buffers, and fills its tables. Also the
  * plan of its memory. */
+#include "divide.h"
 #include "vision/vision_private.h"
 #include "dtrain/comm/comm.h"
 #include "dtrain/device/device_check.h"

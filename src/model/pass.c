@@ -1,7 +1,7 @@
 /* pass.c - the calls of a pass: forward, then results or gradients of the head, then backward. Here they are checked,
  * and a batch that the ranks of a team divide is cut (context.c): the functions below see the tokens of this rank.
  * Results are those of all tokens, on every rank. */
-#include "model_private.h"
+#include "divide.h"
 
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
