@@ -98,7 +98,9 @@ refused "another dataset" 65 'one\.h5: the file belongs to another dataset than 
 refused "another vocabulary" 65 'one\.h5: the teacher has vocab_size 258, but the model in training has 61' model.path=tests/data/hf/llama data.train="$tmp/more.h5"
 refused "a dataset" 65 'teacher_logprobs.*pairs\.h5: format: expected dtrain-logprobs' distill.teacher_logprobs="$tmp/pairs.h5"
 cp "$tmp/one.h5" "$tmp/bad.h5" && printf 'x' | dd of="$tmp/bad.h5" bs=1 seek=6000 conv=notrunc 2>/dev/null
-refused "a damaged file" 65 'bad\.h5: the checksum' distill.teacher_logprobs="$tmp/bad.h5"
+refused "a damaged header" 65 'bad\.h5: the checksum of the header' distill.teacher_logprobs="$tmp/bad.h5"
+cp "$tmp/one.h5" "$tmp/bad.h5" && printf 'x' | dd of="$tmp/bad.h5" bs=1 seek=9000 conv=notrunc 2>/dev/null
+refused "a damaged log-probability" 65 'bad\.h5: the checksum does not match the contents' distill.teacher_logprobs="$tmp/bad.h5"
 cp "$tmp/one.h5" "$tmp/both.h5"
 ends "the dataset as output" 64 run 1 ./dtrain-generate "$teacher" --top-logprobs 4 --data "$tmp/both.h5" -o "$tmp/both.h5" --force
 DTRAIN_FAULT=generate.logprobs:1:2:error logprobs 2 4 pairs 64 1 failed "$teacher" --batch-size 1
