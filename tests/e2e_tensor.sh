@@ -5,21 +5,10 @@
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
+. "$(dirname "$0")/mesh_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 
-same() { # NAME DIR: as run "one"
-    expect "$1: losses" close_losses one "$2" 2e-5
-    expect "$1: gradient norms" close_numbers one "$2" grad_norm 1e-4
-    expect "$1: weights" close_weights one "$2" 3e-4
-}
-
-train 1 one checkpoint.save_steps=3 data.validation="$tmp/valid.h5" data.validation_steps=3
-for stage in 0 1 2 3; do
-    train 2 "tp2s$stage" mesh.tp=2 zero.stage=$stage comm.check=true data.validation="$tmp/valid.h5" data.validation_steps=3
-    same "2 ranks, stage $stage" "tp2s$stage"
-    expect "2 ranks, stage $stage: the plan" as_planned
-done
-expect "validation" close_numbers one tp2s0 validation_loss 2e-5
+two_ranks mesh.tp
 # A rank that fails alone in the sum of a branch ends the run.
 fails_alone 1 comm.all_reduce 9 train 2 fails mesh.tp=2
 full_only
@@ -30,19 +19,8 @@ for stage in 0 1 2 3; do
     train 4 "tp2cp2s$stage" mesh.tp=2 mesh.cp=2 zero.stage=$stage comm.check=true
     same "2 x 2 ranks of two axes, stage $stage" "tp2cp2s$stage"
 done
-export DTRAIN_FAKE_NODES=2
-train 4 tp2groups mesh.tp=2 zero.stage=3 zero.shard_group=node comm.check=true
-same "2 x 2 ranks on 2 nodes" tp2groups
-expect "2 x 2 ranks on 2 nodes: the plan" as_planned
-unset DTRAIN_FAKE_NODES
-
-# Save on a mesh, resume on one rank and the other way round.
-train 4 moves mesh.tp=2 zero.stage=3 checkpoint.save_steps=3 run.max_steps=3
-train 1 moves checkpoint.save_steps=3 run.max_steps=6
-same "from a mesh to one rank" moves
-train 1 back checkpoint.save_steps=3 run.max_steps=3
-train 2 back mesh.tp=2 zero.stage=1 checkpoint.save_steps=3 run.max_steps=6
-same "from one rank to 2 that divide matrices" back
+two_nodes mesh.tp
+moves mesh.tp 2
 
 variant() { # NAME ARGS...
     local name=$1

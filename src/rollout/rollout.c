@@ -20,7 +20,7 @@ static dt_err open_replay(dt_rollout *r, dt_task *t)
 static dt_loader **loader_of(dt_rollout *r, dt_task *t)
 {
     if (r->opt.validation) return &t->valid;
-    return r->beside ? &r->own : &t->train;
+    return r->has_own ? &r->own : &t->train;
 }
 
 static dt_err open_prompts(dt_rollout *r, dt_task *t)
@@ -310,7 +310,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     }
     dt_task_hold(t, &as_part, r);
     r->opt = *opt;
-    r->beside = t->train && !opt->validation;
+    r->has_own = t->train && !opt->validation;
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     open_tokenizer(r, t);

@@ -37,7 +37,7 @@ struct dt_rollout {
     dt_rollout_options opt;
     rollout_replay replay;
     dt_loader *prompts; /* t->train, or own; NULL: none */
-    bool beside;        /* t->train is the task's, so own is used */
+    bool has_own;       /* t->train is the task's, so own is used */
     dt_loader *own;
     int64_t n_prompts;           /* per epoch */
     int32_t max_prompt, max_len; /* maximum tokens of a prompt and of a row */
