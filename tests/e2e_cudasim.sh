@@ -90,8 +90,11 @@ holds() { # DEVICE TEST [THOSE OF ITS TESTS]
     expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
     [ -z "${3:-}" ] || expect_text "$2 has tests '$3'" '^\[==========\] Running [1-9]'
 }
-for test in nothing layers patches heads gates optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
-for test in layers patches heads gates optimizer classifier; do holds cudasim_races test_device_$test; done
+for test in nothing layers patches heads gates optimizer tokens; do holds cudasim test_device_$test; done
+for test in layers patches heads gates optimizer; do holds cudasim_races test_device_$test; done
+for device in cudasim cudasim_races; do TEST_EVERY=7 holds $device test_device_classifier; done
+TEST_EVERY=7 holds cudasim test_device_epilogue
+TEST_EVERY=5 holds cudasim test_device_scaled
 DTRAIN_QUEUE_BELOW=cudasim holds queue test_device_layers
 holds cudasim test_model_graphs
 TEST_EVERY=5 holds cudasim test_device_attention

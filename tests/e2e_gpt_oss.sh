@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_gpt_oss.sh - gpt-oss in the programs: biases of experts, clamped units, sinks, and files in MXFP4 and
 # FP8.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data

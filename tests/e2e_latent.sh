@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_latent.sh - latent attention, and experts that a vector and groups choose, in the programs.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data

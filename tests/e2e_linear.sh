@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_linear.sh - linear attention in the programs.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_peft.sh - adapter directories. PEFT's load with the logits and scores of PEFT, and merge into the same models. A run writes such a
 # directory, and training continues from it. Truncated, wrong, missing or foreign files are refused by name.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/peft tensors=adapter_model.safetensors

@@ -3,7 +3,6 @@
 # item. HR@K and NDCG@K match the predictions, on any number of ranks, at any stage, for any batch. Task grpo with items as completions,
 # from beam search or sampling: rewards and learning. Also: errors; a failing rank; the shop example, from texts to recommendations.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 command -v python3 >/dev/null || { skip "recommendation" "no python3 to score items with"; exit 0; }

@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_report.sh - reports of a run: log lines, closing lines, metrics.csv, metrics.prom, names in the trace.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data of the test" "dtrain-data failed"; exit 1; }

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_stop.sh - signals and limits in every phase of a run. The checkpoint is written first; a validation is postponed and repeated at the
 # step where it was due.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

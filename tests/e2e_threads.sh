@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_threads.sh - threads and cores: how long threads wait, how many threads run, and messages about unused cores.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_vision_gemma.sh - Gemma 3 with images, from records to exports. Ids match those of transformers' processor. Results do not depend on
 # ranks, stages or packing. Images attend in both directions, which test_model_vision.c compares with transformers.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 model=tests/data/vision/hf/gemma3 chats=tests/data/vision/gemma3_chats.jsonl files=$PWD/tests/data/image/files length=96

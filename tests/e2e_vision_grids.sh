@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_vision_grids.sh - Qwen2.5-VL, Qwen3-VL, its mixtures, Qwen3.5 and InternVL, with images of several cells: datasets, training, export and generation as transformers',
 # for any ranks, stage and packing. Also: adapters; conversations; what is refused.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1
 grids=tests/data/vision/grids

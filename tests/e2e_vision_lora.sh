@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_vision_lora.sh - adapters on the layers of towers and projectors. Steps are PEFT's, for every kind of tower. Bits do not depend on ranks, stage,
 # offload, recomputation and resuming. Files are PEFT's, and merge into the exported model. What does not combine is refused.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 vision=tests/data/vision files=$PWD/tests/data/image/files

@@ -1,6 +1,5 @@
 #!/bin/bash
 # e2e_vision_part.sh - the part of a model with images that is read: model.vision and --vision.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 grids=tests/data/vision/grids gemma=tests/data/vision/hf/gemma3 files=$PWD/tests/data/image/files

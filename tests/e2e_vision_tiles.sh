@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_vision_tiles.sh - InternVL: ids as transformers' processor makes them, trained and frozen parts, adapters, caches, resumed runs, files,
 # conversations, and what is refused. Losses and answers: e2e_vision_grids.sh.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 grids=tests/data/vision/grids

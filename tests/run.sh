@@ -173,7 +173,9 @@ on_devices() {
     [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" "$@"
     if also_on "$source" cudasim && [ -e "$BUILD/libdtrain_cudasim.so" ]; then each "$counter" "$label, simulated GPU" env DTRAIN_DEVICE=cudasim "$@"; fi
     also_on "$source" queue && [ "$np" = "$np_queue" ] || return 0
-    for seed in $seeds; do each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" "$@"; done
+    for seed in $seeds; do # whose operations are the CPU's: some cases of each
+        each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" TEST_EVERY="${TEST_EVERY:-17}" "$@"
+    done
 }
 # And with NCCL.
 on_transports() { # label source command...

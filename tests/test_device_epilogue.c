@@ -130,6 +130,7 @@ TEST_OF(ALWAYS | DOTS, an_addend_of_either_type_is_rounded_once)
     for (int s = 0; s < N_SIZES; s++)
         for (int form = 0; form < 6; form++)
             for (int way = 0; way < 4 * N_PAIRS; way++) {
+                if (!is_tried()) continue;
                 dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
                 if (way / N_PAIRS & 1) mm.addend_dtype = DT_F32;
                 work w = make_work(&mm);
@@ -149,6 +150,7 @@ TEST_OF(ALWAYS | DOTS, an_addend_is_what_could_be_accumulated_onto)
     for (int s = 0; s < N_SIZES; s++)
         for (int form = 0; form < 6; form++)
             for (int way = 0; way < 2 * N_PAIRS; way++) {
+                if (!is_tried()) continue;
                 dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
                 if (library_rounds(f, mm.c_dtype)) continue; /* not the same layout as C's */
                 mm.ldd = mm.ldc, mm.addend_dtype = mm.c_dtype;
@@ -178,6 +180,7 @@ TEST(activations_of_matmuls)
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 6; form++)
             for (int way = 0; way < 16 * N_TYPES; way++) {
+                if (!is_tried()) continue;
                 const dt_dtype dt = types[way / 16];
                 dt_matmul mm = make_form(sizes[s], form, dt, dt);
                 mm.epilogue = way & 1 ? DT_EPILOGUE_ACT : DT_EPILOGUE_ACT_BACKWARD;

@@ -1,6 +1,5 @@
 /* test_self_check.c - the self-check passes on devices that compute what the CPU does, and names an operation that does
- * not, whichever it is: each is replaced in turn by one that does nothing, and some by one that is wrong a little.
- * DEVICES: cpu queue */
+ * not, whichever it is: each is replaced in turn by one that does nothing, and some by one that is wrong a little. */
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include "ref_device.h"
