@@ -139,6 +139,12 @@ static int n_files(const dt_stored_map *map)
     return n;
 }
 
+static void move_files(dt_stored_location *l, int by)
+{
+    l->file += by;
+    l->packed.scales_file += by, l->packed.group_file += by, l->packed.map_file += by;
+}
+
 static dt_err merge(base_job *job, dt_stored_map *map)
 {
     dt_stored_map *found = &job->found;
@@ -152,13 +158,13 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing; %s needs it from this base model",
                  job->base->path, tensor, job->path);
         *to = *from;
-        to->file += before, to->packed.scales_file += before;
+        move_files(to, before);
         to->left_out = to->has_checksum = true;
         to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }
     if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
     map->has_head = true, map->head = found->head; /* the base ties it to the embedding */
-    map->head.file += before, map->head.packed.scales_file += before;
+    move_files(&map->head, before);
     return DT_OK;
 }
 
