@@ -68,6 +68,13 @@ expect "resumed on other ranks: the same adapter" same_adapter one part
 run 2 ./dtrain-convert "$(newest part)" "$tmp/merged" --to hf --dtype fp32
 run 2 ./dtrain-convert "$(newest one)" "$tmp/whole" --to hf --dtype fp32
 expect "merged as from a whole checkpoint" cmp "$tmp/merged/model.safetensors" "$tmp/whole/model.safetensors"
+for base in none nf4; do # a base is read in another form than the run before it had
+    train 1 "part$base" model.path="$tmp/base" model.tokenizer=bytes lora.r=4 lora.base_quantization=$base checkpoint.save=trainable run.max_steps=1
+done
+for start in partnone partnf4; do
+    train 2 "next$start" model.path="$(newest $start)" lora.r=4 lora.base_quantization=nf4 run.max_steps=1
+    expect_exit "$start, continued with a base in nf4" 0
+done
 python3 - "$tmp/base/model.safetensors" <<'PY'
 import json, sys
 with open(sys.argv[1], "r+b") as f:
