@@ -2,7 +2,7 @@
 
     python tests/make_hf_fixtures.py tests/data/hf [NAME...]
 
-needs torch and transformers. The weights are the formula's, so tests/data/model/NAME.json says what each computes; the directories in half precision carry
+needs torch, transformers and bitsandbytes. The weights are the formula's, so tests/data/model/NAME.json says what each computes; the directories in half precision carry
 the loss of their rounded weights in expected.json, that with a scalar head its values.
 """
 import json
@@ -12,6 +12,7 @@ import sys
 
 import torch
 import transformers
+from bitsandbytes import functional
 from safetensors.torch import load_file, save_file
 
 import own_code_models
@@ -163,11 +164,55 @@ def fp8(case, root, name):
                                               modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"]))
 
 
+# Rows have a multiple of 64 weights, or none of 16: for other rows bitsandbytes 0.50 takes wrong scales on processors with AVX-512.
+NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+BITSANDBYTES = {  # name: case, changes of its configuration, options of transformers
+    "llama_nf4": ("llama", dict(hidden_size=128, intermediate_size=132, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                                tie_word_embeddings=True), NF4),
+    "phi3_nf4": ("phi3_partial", dict(hidden_size=64, num_attention_heads=8), dict(NF4, bnb_4bit_quant_storage="bfloat16")),
+    "gpt2_nf4": ("gpt2", dict(n_embd=40, n_head=5, n_inner=100), NF4),
+    "gpt2_fp4": ("gpt2", dict(n_inner=100), dict(load_in_4bit=True, bnb_4bit_quant_type="fp4")),
+    "mistral_int8": ("mistral", {}, dict(load_in_8bit=True, llm_int8_skip_modules=["lm_head", "down_proj"])),
+    "gpt2_int8": ("gpt2", {}, dict(load_in_8bit=True)),
+}
+
+
+def bitsandbytes(root, name):
+    """The files that transformers writes of a model in 4 or 8 bits, and that model dequantised by bitsandbytes."""
+    case, changes, options = BITSANDBYTES[name]
+    config = dict(CASES[case], num_hidden_layers=1, n_layer=1, vocab_size=257, **changes)
+    model = build(config, torch.bfloat16)
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(len(n))).to(p.dtype) / 64)  # the formula's maxima are few
+    path = save(model, root, name)
+    quantised = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, quantization_config=transformers.BitsAndBytesConfig(**options))
+    save(quantised, root, name)
+    state = {}
+    for n, p in quantised.state_dict().items():
+        weight = quantised.get_parameter(n) if n in dict(quantised.named_parameters()) else None
+        module = quantised.get_submodule(n.rpartition(".")[0]) if weight is not None else None
+        if type(weight).__name__ == "Params4bit":
+            p = functional.dequantize_4bit(weight.data, weight.quant_state)
+        elif type(weight).__name__ == "Int8Params":
+            p = functional.int8_vectorwise_dequant(weight.data, weight.SCB).bfloat16()
+        elif weight is None:
+            continue
+        state[n] = (p.T if getattr(module, "source_cls", None) is transformers.pytorch_utils.Conv1D else p).contiguous()
+    decoded = build(config, torch.bfloat16)
+    missing, unused = decoded.load_state_dict(state, strict=False)
+    assert not unused and set(missing) <= {"lm_head.weight"}, (missing, unused)
+    save(decoded, root, name + "_decoded")
+
+
 def main():
     torch.set_num_threads(1)
+    for name in sys.argv[2:] or BITSANDBYTES:
+        if name in BITSANDBYTES:
+            bitsandbytes(sys.argv[1], name)
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
-    for name in sys.argv[2:] or CASES:
+    for name in [n for n in sys.argv[2:] or CASES if n not in BITSANDBYTES]:
         if name in own_code_models.HF:
             save_own_code(name, root)
             continue

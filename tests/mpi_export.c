@@ -73,10 +73,11 @@ IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
 /* End of the name of the directory with transformers' form of the same model. */
 static const char *form_of(const char *name)
 {
-    static const char *const OTHER[][2] = {{"gpt_oss_mxfp4", "_decoded"},
-                                           {"qwen3_moe_fp8", "_decoded"},
-                                           {"internlm2", "_as_llama"},
-                                           {"chatglm", "_as_glm"}};
+    static const char *const OTHER[][2] = {{"gpt_oss_mxfp4", "_decoded"}, {"qwen3_moe_fp8", "_decoded"},
+                                           {"llama_nf4", "_decoded"},     {"phi3_nf4", "_decoded"},
+                                           {"gpt2_nf4", "_decoded"},      {"gpt2_fp4", "_decoded"},
+                                           {"mistral_int8", "_decoded"},  {"gpt2_int8", "_decoded"},
+                                           {"internlm2", "_as_llama"},    {"chatglm", "_as_glm"}};
     for (size_t i = 0; i < sizeof OTHER / sizeof OTHER[0]; i++)
         if (strcmp(name, OTHER[i][0]) == 0) return OTHER[i][1];
     return "";
@@ -123,7 +124,13 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
                {"internlm2", DT_ST_F32, DT_F32},
                {"chatglm", DT_ST_F32, DT_F32},
                {"gpt_oss_mxfp4", DT_ST_BF16, DT_BF16},
-               {"qwen3_moe_fp8", DT_ST_BF16, DT_BF16}};
+               {"qwen3_moe_fp8", DT_ST_BF16, DT_BF16},
+               {"llama_nf4", DT_ST_BF16, DT_BF16},
+               {"phi3_nf4", DT_ST_BF16, DT_BF16},
+               {"gpt2_nf4", DT_ST_BF16, DT_BF16},
+               {"gpt2_fp4", DT_ST_BF16, DT_BF16},
+               {"mistral_int8", DT_ST_BF16, DT_BF16},
+               {"gpt2_int8", DT_ST_BF16, DT_BF16}};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int stage = 0; stage <= 3; stage++) {

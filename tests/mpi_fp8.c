@@ -295,6 +295,8 @@ IN_DIR(files_that_do_not_fit_are_refused_by_name)
 {
 #define FP8 "qwen3_moe_fp8"
 #define MXFP4 "gpt_oss_mxfp4"
+#define NF4 "llama_nf4"
+#define INT8 "mistral_int8"
 #define Q "`model.layers.0.self_attn.q_proj.weight"
 #define EXPERTS "`model.layers.0.mlp.experts."
     static const header_edit all[] = {
@@ -315,6 +317,27 @@ IN_DIR(files_that_do_not_fit_are_refused_by_name)
          EXPERTS "gate_up_proj_blocks`: expected the shape [3, 128, 1, 16] of this model, found [3, 128, 16, 1]"},
         {MXFP4, "s/\\[3,32,2\\]/[3,2,32]/", EXPERTS "down_proj_scales`: expected the shape [3, 32, 2]"},
         {MXFP4, "0,/\"U8\"/s//\"I8\"/", ": expected U8, found I8"},
+        {NF4, "s/q_proj.weight.absmax/q_proj.weight.absmin/",
+         Q ".absmax` is missing: bitsandbytes' data of the matrix"},
+        {NF4, "s/q_proj.weight.nested_absmax/q_proj.weight.nested_absmin/", Q ".nested_absmax` is missing"},
+        {NF4, "s/q_proj.weight.nested_quant_map/q_proj.weight.nested_quant_mop/", Q ".nested_quant_map` is missing"},
+        {NF4, "s/q_proj.weight.quant_map/q_proj.weight.quant_mop/", Q ".quant_map` is missing"},
+        {NF4, "s/q_proj.weight.quant_state.bitsandbytes__nf4/q_proj.weight.quant_state.bitsandbytes__nf3/",
+         Q "`: expected the shape [64, 128] of this model, found [4096, 1]"},
+        {NF4, "s/\"shape\": \\[64, 128\\]/\"shape\": [128, 64]/",
+         Q ".quant_state.bitsandbytes__nf4`: expected the shape [64, 128] of this model, found [128, 64]"},
+        {NF4, "s/\"blocksize\": 64/\"blocksize\": 32/g",
+         ".absmax`: expected the shape [256] of this model, found [128]"},
+        {NF4, "s/\"blocksize\": 64/\"blocksize\": -4/g", "blocksize: expected"},
+        {NF4, "s/\"nested_blocksize\": 256/\"nested_blocksize\": 6.5/g", "nested_blocksize: expected"},
+        {NF4, "s/\"nested_offset\"/\"nested_offzet\"/g", "nested_offset: expected a number, found nothing"},
+        {NF4, "s/\"dtype\": \"bfloat16\"/\"dtype\": \"bfloat19\"/g", "dtype: expected float32, float16 or bfloat16"},
+        {NF4, "s/\"quant_type\": \"nf4\"/\"quant_type\": \"fp4\"/g", "quant_type: expected nf4, found \"fp4\""},
+        {NF4, "s/{\"quant_type\"/[\"quant_type\"/g", ".quant_state.bitsandbytes__nf4`"},
+        {NF4, "s/bitsandbytes__nf4/bitsandbytes__fp4/g;s/\"quant_type\": \"nf4\"/\"quant_type\": \"fp4\"/g",
+         ".quant_map`: expected the 16 levels of fp4, found others"},
+        {INT8, "s/q_proj.SCB/q_proj.SCA/", Q "`: expected F32, F16, BF16 or F8_E4M3, found I8"},
+        {INT8, "s/q_proj.SCB\":{\"dtype\":\"F32\"/q_proj.SCB\":{\"dtype\":\"I32\"/", "SCB`: expected F32, found I32"},
     };
     fixture *f = *state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

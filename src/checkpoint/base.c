@@ -42,6 +42,18 @@ const struct dt_base_tensor *ckpt_base_of(const dt_base *b, const dt_stored_slot
     return own ? own : dt_base_find(b, dt_stored_plain(s, &tensor).tensor->name);
 }
 
+/* Does the list have checksums of codes? A matrix that was quantised when it was read has the checksum of its plain
+ * weights, which its scales repeat. */
+static bool has_codes(const dt_base *b, const dt_stored_slot *s)
+{
+    dt_tensor plain;
+    char name[DT_NAME_MAX + 8];
+    const struct dt_base_tensor *codes = dt_base_find(b, dt_stored_plain(s, &plain).tensor->name);
+    snprintf(name, sizeof name, "%s_scale", plain.name);
+    const struct dt_base_tensor *scales = dt_base_find(b, name);
+    return codes && scales && codes->checksum != scales->checksum;
+}
+
 /* ---- the attribute ----------------------------------------------------------------------------------------------- */
 
 dt_err ckpt_base_text(const dt_base *b, char **text)
@@ -139,6 +151,12 @@ static int n_files(const dt_stored_map *map)
     return n;
 }
 
+static void move_files(dt_stored_location *l, int by)
+{
+    l->file += by;
+    l->packed.scales_file += by, l->packed.group_file += by, l->packed.map_file += by;
+}
+
 static dt_err merge(base_job *job, dt_stored_map *map)
 {
     dt_stored_map *found = &job->found;
@@ -152,13 +170,16 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         DT_CHECK(!from->kept, DT_ERR_BASE, "%s: tensor `%s` is missing; %s needs it from this base model",
                  job->base->path, tensor, job->path);
         *to = *from;
-        to->file += before, to->packed.scales_file += before;
-        to->left_out = to->has_checksum = true;
+        move_files(to, before);
+        to->left_out = true;
+        /* values and codes of one matrix cannot be compared */
+        to->has_checksum =
+            has_codes(job->base, &job->slots[k]) == (job->slots[k].tensor->part >= DT_CODES && !to->quantise);
         to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }
     if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
     map->has_head = true, map->head = found->head; /* the base ties it to the embedding */
-    map->head.file += before, map->head.packed.scales_file += before;
+    move_files(&map->head, before);
     return DT_OK;
 }
 

@@ -113,7 +113,9 @@ bool dt_stored_is_ignored(const char *name)
     static const char *const endings[] = {".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", ".attn.bias",
                                           ".attn.masked_bias", ".embeddings.position_ids",
                                           /* of FP8: scales of activations, which are not quantised here */
-                                          "activation_scale", ".input_scale"};
+                                          "activation_scale", ".input_scale",
+                                          /* of LLM.int8: the order of codes, which is that of the matrix */
+                                          ".weight_format"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends(name, endings[i])) return true;
     return dt_stored_is_pooling(name) || dt_stored_is_not_text(name);

@@ -1,31 +1,18 @@
 /* safetensors_locate.c - locate a model's tensors in the safetensors files of one directory, or of several that hold
  * its components. */
-#include "dtrain/checkpoint/stored.h"
+#include "locate.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A directory or a file, and which sections of the model come from it. */
-typedef struct locate_job {
-    const char *path;
-    const char *prefix; /* prefix omitted from the names of tensors; NULL: none */
-    bool has[DT_STORED_PROJECTOR + 1];
-    bool of_tower; /* directory of a tower: may contain other components, which are ignored */
-    bool text;     /* the model has no tower */
-    bool own_code; /* tensors have the names of a model with its own code */
-    dt_safetensors s;
-    bool *used;     /* [s->n_tensors] */
-    int first_file; /* index in the map of this directory's first file */
-} locate_job;
-
-static dt_err check_shape(const locate_job *job, const dt_st_tensor *found, int n_dims, const int64_t *shape)
+dt_err locate_check_shape(const locate_job *job, const dt_st_tensor *found, int n_dims, const int64_t *shape)
 {
     dt_tensor expected = {.n_dims = n_dims};
     memcpy(expected.shape, shape, (size_t)n_dims * sizeof *shape);
     return dt_stored_check_shape(job->s.files[found->file], found->name, &expected, found->n_dims, found->shape);
 }
 
-static void mark(locate_job *job, const dt_st_tensor *found, const dt_st_tensor *scales, dt_stored_location *location)
+void locate_mark(locate_job *job, const dt_st_tensor *found, const dt_st_tensor *scales, dt_stored_location *location)
 {
     job->used[found - job->s.tensors] = true;
     location->offset = found->offset;
@@ -47,7 +34,7 @@ static dt_err measure_blocks(const locate_job *job, const dt_st_tensor *scales, 
         for (int d = 0; d < 2; d++)
             expected.shape[t->n_dims - 2 + d] = dt_ceil_div(t->shape[t->n_dims - 2 + d], sizes[i][d]);
         p->block_rows = sizes[i][0], p->block_cols = sizes[i][1];
-        if (i == 2) return check_shape(job, scales, expected.n_dims, expected.shape);
+        if (i == 2) return locate_check_shape(job, scales, expected.n_dims, expected.shape);
         if (single || (scales->n_dims == t->n_dims &&
                        memcmp(scales->shape, expected.shape, (size_t)t->n_dims * sizeof *scales->shape) == 0))
             break;
@@ -74,7 +61,7 @@ static dt_err take_fp8(locate_job *job, const dt_st_tensor *found, const dt_tens
                      .scales_type = (int32_t)scales->type};
     DT_TRY(measure_blocks(job, scales, t, p));
     location->type = DT_ST_F32;
-    mark(job, found, scales, location);
+    locate_mark(job, found, scales, location);
     return DT_OK;
 }
 
@@ -94,6 +81,9 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
 {
     const char *path = job->s.files[found->file];
     dt_tensor of = *t;
+    bool done;
+    DT_TRY(locate_bitsandbytes(job, found, t, location, &done));
+    if (done) return DT_OK;
     const bool turned = turn(found, &of);
     DT_TRY(dt_stored_check_shape(path, found->name, &of, found->n_dims, found->shape));
     if (dt_stored_is_fp8(found))
@@ -107,7 +97,7 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
                                            .bits = 8 * (int32_t)dt_st_type_size(found->type),
                                            .n_rows = of.shape[1],
                                            .n_cols = of.shape[2]};
-        mark(job, found, NULL, location);
+        locate_mark(job, found, NULL, location);
     }
     location->packed.turned = turned;
     return DT_OK;
@@ -132,7 +122,7 @@ static dt_err take_mxfp4(locate_job *job, const dt_tensor *t, const char *fused,
              "%s: tensor `%s`: expected a multiple of 32 inputs of each expert, found %lld",
              job->s.files[found[0]->file], name[0], (long long)n_in);
     for (int i = 0; i < 2; i++) {
-        DT_TRY(check_shape(job, found[i], 4 - i, shape));
+        DT_TRY(locate_check_shape(job, found[i], 4 - i, shape));
         DT_CHECK(strcmp(found[i]->dtype, "U8") == 0, DT_ERR_DATA, "%s: tensor `%s`: expected U8, found %s",
                  job->s.files[found[i]->file], found[i]->name, found[i]->dtype);
     }
@@ -146,7 +136,7 @@ static dt_err take_mxfp4(locate_job *job, const dt_tensor *t, const char *fused,
                                    .block_cols = 32,
                                    .scales_type = DT_ST_U8,
                                    .turned = t->in_first};
-    mark(job, found[0], found[1], location);
+    locate_mark(job, found[0], found[1], location);
     return DT_OK;
 }
 
@@ -175,7 +165,7 @@ static int64_t turned_first(const dt_tensor *t)
     return t->fused.first - within + within / t->fused.shape[2];
 }
 
-static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
+static dt_err locate_plain(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
     dt_tensor plain, of;
     bool packed = false;
@@ -198,6 +188,13 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
         location->packed.first = t->fused.first;
     else
         location->offset += t->fused.first * (int64_t)dt_st_type_size(found->type);
+    return DT_OK;
+}
+
+static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
+{
+    DT_TRY(locate_plain(job, slot, location));
+    locate_as_stored(job, slot, location);
     return DT_OK;
 }
 
@@ -348,6 +345,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
                  "%s: tensor `%.200s`: this model has no such tensor%s", s->files[s->tensors[i].file],
                  s->tensors[i].name, hint(job, s->tensors[i].name));
     report_not_text(job);
+    locate_report_kept(job);
     return DT_OK;
 }
 

@@ -267,7 +267,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
     const dt_err err = dt_safetensors_open(&s, p->path);
     for (int i = 0; i < s.n_tensors; i++) {
         if (dt_stored_is_ignored(s.tensors[i].name) || dt_stored_is_exact(s.tensors[i].name)) continue;
-        if (dt_stored_is_scale(&s, s.tensors[i].name)) continue;
+        if (dt_stored_is_scale(&s, s.tensors[i].name) || dt_stored_is_bitsandbytes(&s, s.tensors[i].name)) continue;
         const bool packed = dt_stored_is_fp8(&s.tensors[i]) || strcmp(s.tensors[i].dtype, "U8") == 0;
         const dt_st_type own = packed ? DT_ST_BF16 : s.tensors[i].type;
         *type = !any || *type == own ? own : DT_ST_OTHER;

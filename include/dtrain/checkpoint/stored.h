@@ -102,15 +102,33 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
 /** A tensor [..., n_rows, n_cols] of codes in a file, with one scale for each block of a matrix. Blocks at the ends of
- *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. decode_packed.c */
-typedef enum dt_packed_form { DT_PACKED_NOT, DT_PACKED_PLAIN, DT_PACKED_MXFP4, DT_PACKED_FP8 } dt_packed_form;
+ *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. INT8, NF4, FP4: bitsandbytes'.
+ *  PAIRS: scales of groups of nf4, as nf4.h stores them. decode_packed.c */
+typedef enum dt_packed_form {
+    DT_PACKED_NOT,
+    DT_PACKED_PLAIN,
+    DT_PACKED_MXFP4,
+    DT_PACKED_FP8,
+    DT_PACKED_INT8,
+    DT_PACKED_NF4,
+    DT_PACKED_FP4,
+    DT_PACKED_PAIRS
+} dt_packed_form;
+enum { DT_PACKED_MAP = 256 }; /* values of a map of double quantisation */
 typedef struct dt_packed {
-    int64_t first; /* element of this tensor with which the slot's tensor begins */
+    int64_t first; /* element of this tensor with which the slot's tensor begins; PAIRS: the block */
+    /* block_rows 0: a block is block_cols consecutive elements of the tensor, of one row or several */
     int64_t n_rows, n_cols, block_rows, block_cols;
     int64_t scales;                   /* offset of all scales, in bytes */
     int32_t form, bits;               /* dt_packed_form; bits of a code */
     int32_t scales_file, scales_type; /* index in dt_stored_map, dt_st_type */
     int32_t turned;                   /* the slot's tensor is the transpose */
+    /* double quantisation: a scale is map[code] * scale of its group + mean. group: scales that share one; 0: scales
+     * are values. group_scales, map: offsets of F32 values, in bytes */
+    int64_t group, group_scales, map;
+    int32_t group_file, map_file, is_nf4_map; /* is_nf4_map: the map has the values of nf4.h */
+    int32_t finer;                            /* of PAIRS */
+    float mean;
 } dt_packed;
 
 /** Location of a slot's elements. Rank 0 sends it to the other ranks as bytes. */
@@ -182,6 +200,8 @@ dt_err dt_stored_strip(dt_safetensors *s, const char *prefix);
 bool dt_stored_is_unmerged(const char *name);
 /** The name without a vision-language model's prefix of its language model. */
 const char *dt_stored_of_language(const char *name);
+/** Is a tensor one of codes of bitsandbytes, or does it belong to one? */
+bool dt_stored_is_bitsandbytes(const dt_safetensors *s, const char *name);
 /** Has a tensor codes of 8 bits, and is it one with the scales of such a tensor? */
 bool dt_stored_is_fp8(const dt_st_tensor *t);
 bool dt_stored_is_scale(const dt_safetensors *s, const char *name);

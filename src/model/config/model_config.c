@@ -63,8 +63,8 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
-/* Of quantised weights, those in MXFP4 and FP8 are decoded when they are read, in the form that the files have
- * (decode_packed.c). compressed-tensors has other forms, too. */
+/* Quantised weights in MXFP4, in FP8 and of bitsandbytes are decoded when they are read, in the form that the files have
+ * (decode_packed.c). compressed-tensors has other forms, too. transformers once omitted the method of bitsandbytes. */
 static dt_err check_quantised(const dt_spec *root)
 {
     dt_spec v, size;
@@ -73,11 +73,15 @@ static dt_err check_quantised(const dt_spec *root)
     const char *method = json_string_value(json_object_get(v.value, "quant_method")),
                *format = json_string_value(json_object_get(v.value, "format")),
                *code = json_string_value(json_object_get(v.value, "fmt"));
-    if (method && strcmp(method, "mxfp4") == 0) return DT_OK;
+    if (!method && (json_is_true(json_object_get(v.value, "load_in_4bit")) ||
+                    json_is_true(json_object_get(v.value, "load_in_8bit"))))
+        return DT_OK;
+    if (method && (strcmp(method, "mxfp4") == 0 || strcmp(method, "bitsandbytes") == 0)) return DT_OK;
     if (method && strcmp(method, "compressed-tensors") == 0)
         return format && strcmp(format, "float-quantized") == 0 ? DT_OK : dt_spec_bad(&v, "format", "float-quantized");
     if (!method || strcmp(method, "fp8") != 0)
-        return dt_spec_bad(&v, "quant_method", "fp8, mxfp4 or compressed-tensors (other weights are not read)");
+        return dt_spec_bad(&v, "quant_method",
+                           "bitsandbytes, fp8, mxfp4 or compressed-tensors (other weights are not read)");
     if (code && strcmp(code, "e4m3") != 0) return dt_spec_bad(&v, "fmt", "e4m3");
     if (!dt_spec_get(&v, "weight_block_size", &size) || json_is_null(size.value)) return DT_OK;
     bool fits = json_array_size(size.value) == 2;
