@@ -207,6 +207,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
 /* ---- a part of the task ------------------------------------------------------------------------------------------ */
 
 static int64_t even(int64_t n) { return n + n % 2; }
+static int64_t whole_words(int64_t nbytes) { return dt_ceil_div(nbytes, 8) * 8; }
 
 static int32_t batch_tok(const dt_rollout *r, const dt_task *t)
 {
@@ -225,6 +226,8 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     r->row = dt_carve(block, &used, n_made, sizeof *r->row);
     r->ids = dt_carve(block, &used, n_made * r->ids_ld, sizeof *r->ids);
     r->sampled.at = dt_carve(block, &used, n_made * r->sampled.ld, sizeof(float));
+    r->observed_ld = whole_words(r->opt.max_completion);
+    if (rollout_has_turns(r)) r->observed = dt_carve(block, &used, n_made * r->observed_ld, sizeof *r->observed);
     r->chosen = dt_carve(block, &used, n_chosen, sizeof *r->chosen);
     for (int i = 0; i < r->opt.n_arrays; i++) {
         r->array[i].ld = even(r->opt.max_completion + 1);
@@ -336,6 +339,11 @@ int64_t dt_rollout_n_ended(const dt_rollout *r)
 }
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row) { return r->ids + row * r->ids_ld; }
 
+bool dt_rollout_is_observed(const dt_rollout *r, int64_t row, int32_t k)
+{
+    return r->observed && r->observed[row * r->observed_ld + k];
+}
+
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array[array].at + row * r->array[array].ld; }
 
 bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row)
@@ -375,6 +383,8 @@ void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to)
     r->row[to] = r->row[from];
     memcpy(r->ids + to * r->ids_ld, r->ids + from * r->ids_ld, (size_t)r->ids_ld * sizeof *r->ids);
     copy_floats(&r->sampled, from, to);
+    if (r->observed)
+        memcpy(r->observed + to * r->observed_ld, r->observed + from * r->observed_ld, (size_t)r->observed_ld);
 }
 
 /* Move a kept row and all its values to a lower index. */
@@ -417,7 +427,8 @@ const char *dt_rollout_text(dt_rollout *r, int64_t row, dt_rollout_part part, dt
     size_t nbytes;
     if (!r->tokenizer) return "";
     free(*text);
-    *text = dt_decode(r->tokenizer, ids, completion ? x->n_new : x->n_prompt, special == DT_NO_SPECIAL, &nbytes);
+    const int32_t n = completion ? dt_rollout_n_completion(x) : x->n_prompt;
+    *text = dt_decode(r->tokenizer, ids, n, special == DT_NO_SPECIAL, &nbytes);
     return *text;
 }
 

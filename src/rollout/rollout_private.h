@@ -30,6 +30,7 @@ typedef struct rollout_replay {
     rollout_line *line; /* [n] */
     int64_t n, longest_prompt, vocab_size;
     int n_rewards; /* per completion */
+    bool has_turns; /* completions have a tool_mask */
     uint64_t fingerprint;
 } rollout_replay;
 
@@ -57,6 +58,8 @@ struct dt_rollout {
     /* Row lengths are multiples of 8 bytes, because ranks exchange whole words. */
     dt_rollout_row *row; /* [n_rows], plus room for additional samples (rollout_room); the same for ids and sampled */
     int32_t *ids;        /* [n_rows, ids_ld] */
+    uint8_t *observed;   /* [n_rows, observed_ld] 1: the token of a completion is an environment's; NULL: no turns */
+    int64_t observed_ld;
     int *chosen;         /* [num_generations] */
     int64_t ids_ld;
     rollout_floats sampled;                      /* [.., max_completion]: log-probabilities by the sampler */
@@ -71,6 +74,7 @@ struct dt_rollout {
     dt_batch batch;
 
     struct {
+        int n_turns, n_calls, n_failures, n_observed;
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
         int gap, gap_tok, gap_largest, ratio, n_ratios, ratio_least, ratio_largest;
         int seconds, score_seconds, reward_seconds;
@@ -110,6 +114,9 @@ static inline int64_t rollout_room(const dt_rollout *r)
 {
     return r->opt.n_rows / r->opt.num_generations * rollout_n_drawn(r);
 }
+/* Do completions have turns of an environment? */
+static inline bool rollout_has_turns(const dt_rollout *r) { return r->opt.turns || r->replay.has_turns; }
+
 /* rollout.c: copy a row and its tokens, without the arrays. */
 void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);
 
