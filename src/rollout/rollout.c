@@ -188,7 +188,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     }
     if (!stop || !*stop || !strcmp(stop, "eos")) {
         const int32_t own = r->tokenizer ? dt_tokenizer_get_info(r->tokenizer)->eos : -1;
-        r->n_eos = dt_ends_of_text(own, t->generation, t->mc, -1, r->eos);
+        r->n_eos = dt_ends_of_text(own, t->generation, t->mc, r->end_of_turn, r->eos);
         return DT_OK;
     }
     int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
@@ -236,6 +236,7 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     r->given = dt_carve(block, &used, n * r->replay.n_rewards, sizeof *r->given);
     r->sequence = dt_carve(block, &used, n_share, sizeof *r->sequence);
     r->sequences = dt_carve(block, &used, n_share, sizeof *r->sequences);
+    r->turn = dt_carve(block, &used, r->opt.turns ? n_share : 0, sizeof *r->turn);
     r->logps = dt_carve(block, &used, n_share * r->max_len, sizeof(float));
     r->rows_of_micro = dt_carve(block, &used, t->batching.micro_batch_size, sizeof *r->rows_of_micro);
     r->scores = dt_carve(block, &used, batch_tok(r, t), sizeof *r->scores);
@@ -268,6 +269,7 @@ dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m)
     if (only) DT_TRY(dt_model_set_lists(m, only->token, only->n_token));
     r->generate.lockstep = t->stage == 3 && !gathered ? t->comm : NULL;
     r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
+    if (r->opt.turns) r->generate.on_token = rollout_on_token, r->generate.on_wait = rollout_on_wait;
     if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
     const dt_beam_options how = rollout_beams(r);
     return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
@@ -317,6 +319,9 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     open_tokenizer(r, t);
+    r->end_of_turn = -1;
+    if (opt->turns && t->n_units > 0)
+        dt_mistakes_add(t->mistakes, opt->turns->open(opt->turns->self, t, t->tokenizer, &r->end_of_turn));
     dt_mistakes_add(t->mistakes, find_ends(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));

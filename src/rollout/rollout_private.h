@@ -2,7 +2,7 @@
 #ifndef DTRAIN_ROLLOUT_PRIVATE_H
 #define DTRAIN_ROLLOUT_PRIVATE_H
 
-#include "dtrain/rollout/rollout.h"
+#include "dtrain/rollout/turns.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
 /* Position of the run in its prompts and completions. */
@@ -45,6 +45,7 @@ struct dt_rollout {
     int32_t recompute_at;        /* of dt_generate_options */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
+    int32_t end_of_turn; /* -1: none but EOS tokens */
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
     dt_model *model;         /* that generates */
@@ -68,6 +69,7 @@ struct dt_rollout {
     dt_sequence *sequence;                       /* [n_share]: sequences of this rank */
     dt_sequence **sequences;                     /* [n_share] */
     float *logps;                                /* [n_share, max_len] */
+    dt_turn *turn;                               /* [n_share] the last turn of each */
     int64_t n_share;
     int64_t *rows_of_micro; /* [micro_batch_size] */
     float *scores;          /* [max_tok] */
@@ -128,6 +130,15 @@ bool rollout_is_asked_to_stop(const dt_task *t);
  *  work. Completions differ in length, so the remaining time is an upper bound. Local. */
 void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok,
                            double share);
-dt_err rollout_on_pass(void *r); /* called by the generator before each pass */
+/* Called by the generator: before each pass, and for turns. */
+dt_err rollout_on_pass(void *r);
+dt_err rollout_on_token(void *r, dt_sequence *q);
+dt_err rollout_on_wait(void *r, bool idle);
+
+/* turns.c: local. first: the row of r->sequence[0]. */
+dt_err rollout_end_turn(dt_rollout *r, int64_t first, dt_sequence *q);
+dt_err rollout_take_answers(dt_rollout *r, int64_t first, double most_s);
+/* Copy the sampler's log-probabilities of the model's tokens of a row from those of all tokens of its completion. */
+void rollout_take_sampled(dt_rollout *r, int64_t row, const float *logps);
 
 #endif
