@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const char tool_name[] = "probe_tool", question[] = "Probe a tool?", answer[] = "probe answered",
-                  result[] = "probe result", value[] = "probe value";
+                  result[] = "probe result", value[] = "probe value", key[] = "probe_key";
 
 static json_t *list_of_one(json_t *one)
 {
@@ -27,9 +27,9 @@ json_t *dt_chat_test_tools(void)
                                  "properties", "x", "type", "string", "description", "d", "required", "x"));
 }
 
-static json_t *test_calls(bool text)
+static json_t *test_calls(const char *name, bool text)
 {
-    json_t *arguments = text ? json_sprintf("{\"x\": \"%s\"}", value) : json_pack("{s:s}", "x", value);
+    json_t *arguments = text ? json_sprintf("{\"%s\": \"%s\"}", name, value) : json_pack("{s:s}", name, value);
     return list_of_one(json_pack("{s:s, s:s, s:{s:s, s:o}}", "type", "function", "id", DT_CHAT_CALL_ID, "function",
                                  "name", tool_name, "arguments", arguments));
 }
@@ -229,6 +229,24 @@ static dt_err look_after_call(dt_chat *c, const dt_message *talk, const json_t *
     return err == DT_ERR_DATA ? DT_OK : err;
 }
 
+/* Calls in texts that the model generates have the form of those that the template writes. */
+static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *tools)
+{
+    dt_message named[] = {talk[0], talk[1]};
+    dt_jinja_result r;
+    bool taken;
+    json_t *calls = test_calls(key, c->call_text);
+    DT_CHECK(calls, DT_ERR_MEMORY, "out of memory for a test");
+    named[1].calls = calls;
+    dt_err err = try(c, named, 2, tools, 0, &r, &taken);
+    const char *asked = taken ? strstr(r.text, question) : NULL;
+    if (asked)
+        err = dt_call_form_find(&c->calls, asked + strlen(question), c->header, tool_name, key, value);
+    dt_jinja_result_free(&r);
+    json_decref(calls);
+    return err;
+}
+
 /* The text between a tool's result and the answer: up to the end of what add_generation_prompt adds, or the text before
  * an answer. */
 static dt_err look_after_result(dt_chat *c, const dt_message *talk, const json_t *tools)
@@ -265,7 +283,7 @@ static dt_err look_at_results(dt_chat *c, const dt_message *talk, const json_t *
 
 dt_err dt_chat_look_at_tools(dt_chat *c)
 {
-    json_t *tools = dt_chat_test_tools(), *calls = test_calls(false), *texts = test_calls(true);
+    json_t *tools = dt_chat_test_tools(), *calls = test_calls("x", false), *texts = test_calls("x", true);
     dt_message talk[] = {
         {.role = DT_ROLE_USER, .text = question, .nbytes = strlen(question)},
         {.role = DT_ROLE_ASSISTANT, .text = "", .calls = calls},
@@ -282,7 +300,8 @@ dt_err dt_chat_look_at_tools(dt_chat *c)
     }
     if (err == DT_OK && c->writes_calls) {
         talk[1].content = c->call_content;
-        err = look_after_call(c, talk, tools);
+        err = look_at_form(c, talk, tools);
+        if (err == DT_OK) err = look_after_call(c, talk, tools);
         if (err == DT_OK) err = look_after_result(c, talk, tools);
     }
     if (err == DT_OK) err = look_at_results(c, talk, tools);

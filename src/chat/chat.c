@@ -369,6 +369,7 @@ void dt_chat_close(dt_chat *c)
     free(c->header);
     free(c->after_call);
     free(c->result_header);
+    dt_call_form_free(&c->calls);
     free(c);
 }
 

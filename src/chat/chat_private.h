@@ -29,6 +29,15 @@ enum {
 /** The id of a test conversation's tool call. Templates of some models require nine letters and digits. */
 #define DT_CHAT_CALL_ID "call00001"
 
+/** The form of a tool call. JSON: {name, arguments}, or a list of these. NAMED: the name, and a JSON object of
+ *  arguments. PARTS: the name, and each argument's key and value as text. */
+typedef enum dt_call_kind { DT_CALL_JSON, DT_CALL_NAMED, DT_CALL_PARTS } dt_call_kind;
+typedef struct dt_call_form {
+    dt_call_kind kind;
+    char *open;                       /* text before a call; "" or NULL: none */
+    char *key_open, *between, *close; /* of PARTS: before a key, between key and value, after a value */
+} dt_call_form;
+
 struct dt_chat {
     char *name, *source;
     json_t *form;               /* NULL: the Jinja text is another program's */
@@ -55,6 +64,7 @@ struct dt_chat {
     dt_content call_content; /* of an answer with calls, if the record does not say */
     bool call_text;          /* arguments of calls are passed as JSON text, not as objects */
     char *after_call;        /* text after the arguments of an answer's last call, DT_CHAT_CALL_ID; NULL: unknown */
+    dt_call_form calls;
     char *result_header;     /* as header, after a tool's result; NULL: unknown */
     bool dated;              /* the template uses the date */
     time_t day;              /* the date that the template receives */
@@ -91,6 +101,8 @@ dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn,
                              const json_t **given);
 /** Read the calls from the text of a message of role function_call. DT_ERR_MEMORY. */
 dt_err dt_message_read_call_text(dt_messages *m, dt_message *out);
+/** Calls in OpenAI's form from a list of calls, or one call, as records have them: a new reference. NULL: neither. */
+json_t *dt_calls_of(const json_t *value);
 /** Give a result of ShareGPT's form the id and the name of its call. */
 dt_err dt_message_find_call(dt_messages *m, dt_message *out);
 
@@ -104,6 +116,14 @@ dt_err dt_chat_find_calls(const dt_chat *c, const dt_message *messages, int n, c
 json_t *dt_chat_test_tools(void);
 /** Determine how a template writes thoughts, tools, calls and results. DT_ERR_MEMORY. */
 dt_err dt_chat_look_at_tools(dt_chat *c);
+
+/* ---- read_calls.c ------------------------------------------------------------------------------------------------ */
+
+/** Determine the form of calls from a rendered test conversation, after its question. name, key, value: those of its
+ *  only call. DT_ERR_MEMORY. */
+dt_err dt_call_form_find(dt_call_form *f, const char *text, const char *header, const char *name, const char *key,
+                         const char *value);
+void dt_call_form_free(dt_call_form *f);
 
 /* ---- targets.c --------------------------------------------------------------------------------------------------- */
 

@@ -118,7 +118,7 @@ static json_t *read_call(const json_t *call)
 }
 
 /* A list of calls, or one call. NULL: neither. */
-static json_t *read_calls(const json_t *value)
+json_t *dt_calls_of(const json_t *value)
 {
     json_t *list = json_array();
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
@@ -145,7 +145,7 @@ dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn,
         DT_CHECK(!*calls, DT_ERR_DATA, "message %zu: tool_calls and function_call: expected only one of them", turn);
         DT_TRY(dt_error_prefix(check_texts(value, keys[k]), "message %zu: ", turn));
         json_t *parsed = json_is_string(value) ? parse(json_string_value(value), json_string_length(value)) : NULL,
-               *list = read_calls(parsed ? parsed : value);
+               *list = dt_calls_of(parsed ? parsed : value);
         if (parsed) DT_TRY(own(m, parsed));
         *given = parsed ? parsed : value;
         DT_CHECK(list, DT_ERR_DATA,
@@ -171,7 +171,7 @@ dt_err dt_message_read_call_text(dt_messages *m, dt_message *out)
     const bool thinks = out->nbytes >= sizeof think && strncmp(text, think, sizeof think - 1) == 0;
     const char *close = thinks ? memmem(text, out->nbytes, end_of_thoughts, sizeof end_of_thoughts - 1) : NULL;
     if (close) calls = close + sizeof end_of_thoughts - 1;
-    json_t *value = parse(calls, (size_t)(end - calls)), *list = value ? read_calls(value) : NULL, *call;
+    json_t *value = parse(calls, (size_t)(end - calls)), *list = value ? dt_calls_of(value) : NULL, *call;
     bool failed = false;
     size_t i;
     if (value) DT_TRY(own(m, value));

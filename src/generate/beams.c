@@ -336,7 +336,7 @@ static void begin_group(searcher *s, group *g, int prompt)
     fill_slots(s, g, 1, 0);
 }
 
-static dt_err admit(void *self, bool *work)
+static dt_err admit(void *self, bool *work, bool *waits)
 {
     searcher *s = self;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {

@@ -200,25 +200,29 @@ static int32_t count_prompt_tokens(const decode_loop *p)
 
 /* Ranks in lockstep continue while any rank has work. All run the tower if any has images. All stop if one has
  * failed. */
-static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *images)
+static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *waits, bool *images)
 {
     if (!comm) return err;
-    int64_t any[3] = {*work, *images, err != DT_OK};
-    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), any, 3, DT_MAX));
+    int64_t any[4] = {*work, *waits, *images, err != DT_OK};
+    DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(comm), any, 4, DT_MAX));
     *work = any[0] > 0;
-    *images = any[1] > 0;
-    return any[2] > 0 ? dt_comm_agree(comm, err) : DT_OK;
+    *waits = any[1] > 0;
+    *images = any[2] > 0;
+    return any[3] > 0 ? dt_comm_agree(comm, err) : DT_OK;
 }
 
 dt_err decode_loop_run(decode_loop *p, const decode_user *user)
 {
+    p->idle = false;
     for (dt_err err = DT_OK;;) {
-        bool work = false, images = false;
+        bool work = false, waits = false, images = false;
         if (err == DT_OK && p->opt->on_pass) err = p->opt->on_pass(p->opt->ctx);
-        if (err == DT_OK) err = user->admit(user->self, &work);
+        if (err == DT_OK) err = user->admit(user->self, &work, &waits);
         if (err == DT_OK && (images = choose_tokens(p))) err = read_images(p);
-        DT_TRY(stay_together(p->opt->lockstep, err, &work, &images));
-        if (!work) return DT_OK;
+        DT_TRY(stay_together(p->opt->lockstep, err, &work, &waits, &images));
+        p->idle = !work;
+        if (!work && !waits) return DT_OK;
+        if (!work) continue;
         const double since = dt_now_s();
         fill_batch(p);
         if (p->images) list_images(p, images);

@@ -32,11 +32,13 @@ typedef struct decode_loop {
     dt_batch batch;
     dt_batch_images *images; /* the extension of the batch; NULL: the model has no vision tower */
     dt_generate_stats *stats;
+    bool idle; /* no rank had work before the last call of admit, and one waits */
 } decode_loop;
 
 typedef struct decode_user {
     void *self;
-    dt_err (*admit)(void *self, bool *work); /* fill slots; sets *work if there is anything to do */
+    /* fill slots; sets *work if there is anything to do, *waits if only on_wait can bring work */
+    dt_err (*admit)(void *self, bool *work, bool *waits);
     dt_err (*read)(void *self);              /* read results from the model, after its decode */
     dt_err (*use)(void *self);               /* process them: local */
 } decode_user;

@@ -13,6 +13,7 @@ struct dt_generator {
     dt_generate_options opt;
     dt_sequence *const *seqs;
     int n_seqs, next;       /* next: the first sequence without a slot so far */
+    int n_parked;           /* sequences below `next` that have lost their slot */
     int *seq_of;            /* [n_slots] index of the sequence in a slot, -1: free */
     int32_t *prompt_of;     /* [n_slots] the prompt slot that the sequence in a slot continues, -1: none */
     int64_t *prompt_number; /* [n_prompts] number of the prompt in a prompt slot; 0: no prompt that can be shared */
@@ -116,31 +117,96 @@ static dt_err begin(dt_generator *g, int32_t slot)
     return DT_OK;
 }
 
+/* Continue a sequence that has waited in its slot: its tokens are still in the cache. */
+static void go_on(dt_generator *g, int32_t slot, dt_sequence *q)
+{
+    if (decode_loop_outgrows(&g->opt, q->n_cached, q->n_ids)) q->n_cached = g->decoder.keep(g->decoder.self, slot, 0);
+    g->loop.slots[slot] =
+        (decode_slot){.ids = q->ids, .n_ids = q->n_ids, .done = q->n_cached, .n_prompt = q->n_prompt, .of = q};
+}
+
+/* A sequence without a slot that need not wait any more; -1: none. */
+static int find_parked(dt_generator *g)
+{
+    for (int i = 0; i < g->next && g->n_parked > 0; i++) {
+        dt_sequence *q = g->seqs[i];
+        if (!q->parked || q->finish == DT_FINISH_WAIT) continue;
+        q->parked = false;
+        g->n_parked--;
+        if (q->finish == DT_FINISH_NONE) return i;
+    }
+    return -1;
+}
+
 /* Assign the slot to the next sequence that can still grow. */
 static dt_err take_next(dt_generator *g, int32_t slot)
 {
+    const int parked = find_parked(g);
+    g->prompt_of[slot] = -1;
+    if (parked >= 0) {
+        g->seq_of[slot] = parked;
+        return begin(g, slot);
+    }
     while (g->next < g->n_seqs) {
         dt_sequence *q = g->seqs[g->next++];
         q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
         if (q->finish != DT_FINISH_NONE) continue;
         g->seq_of[slot] = g->next - 1;
-        g->prompt_of[slot] = -1;
         if (g->opt.constraint) g->state[slot] = g->opt.constraint->start;
         return begin(g, slot);
     }
     return DT_OK;
 }
 
+/* The sequence of a slot; NULL: none. */
+static dt_sequence *in_slot(const dt_generator *g, int32_t slot)
+{
+    return g->seq_of[slot] < 0 ? NULL : g->seqs[g->seq_of[slot]];
+}
+
+/* A sequence that waits for its prompt or has waited for on_wait. */
+static dt_err wake(dt_generator *g, int32_t slot)
+{
+    dt_sequence *q = in_slot(g, slot);
+    if (!q || g->loop.slots[slot].ids || q->finish == DT_FINISH_WAIT) return DT_OK;
+    if (q->finish != DT_FINISH_NONE)
+        g->seq_of[slot] = -1;
+    else if (q->n_ids == q->n_prompt || q->n_cached == 0)
+        return begin(g, slot);
+    else
+        go_on(g, slot, q);
+    return DT_OK;
+}
+
+/* Give the slot of a waiting sequence to another one that can use it. */
+static dt_err hand_over(dt_generator *g, int32_t slot)
+{
+    dt_sequence *q = in_slot(g, slot);
+    if (!q || q->finish != DT_FINISH_WAIT) return DT_OK;
+    const int was = g->seq_of[slot];
+    const int32_t prompt = g->prompt_of[slot];
+    g->seq_of[slot] = -1;
+    DT_TRY(take_next(g, slot));
+    if (g->seq_of[slot] < 0) return g->seq_of[slot] = was, g->prompt_of[slot] = prompt, DT_OK;
+    q->parked = true;
+    q->n_cached = 0;
+    g->n_parked++;
+    return DT_OK;
+}
+
 /* Slots that wait for a prompt are served first: the prompt's slot may be reused after others have started. */
-static dt_err admit(void *self, bool *work)
+static dt_err admit(void *self, bool *work, bool *waits)
 {
     dt_generator *g = self;
+    if (g->opt.on_wait) DT_TRY(g->opt.on_wait(g->opt.ctx, g->loop.idle));
+    for (int32_t k = 0; k < g->opt.n_slots; k++) DT_TRY(wake(g, k));
     for (int32_t k = 0; k < g->opt.n_slots; k++)
-        if (g->seq_of[k] >= 0 && !g->loop.slots[k].ids) DT_TRY(begin(g, k));
-    for (int32_t k = 0; k < g->opt.n_slots; k++) {
         if (g->seq_of[k] < 0) DT_TRY(take_next(g, k));
-        *work |= g->seq_of[k] >= 0;
-    }
+    for (int32_t k = 0; k < g->opt.n_slots; k++) DT_TRY(hand_over(g, k));
+    for (int32_t k = 0; k < g->opt.n_slots + g->opt.n_prompts; k++)
+        *work |= g->loop.slots[k].ids && g->loop.slots[k].n_ids > g->loop.slots[k].done;
+    *waits = g->n_parked > 0;
+    for (int32_t k = 0; k < g->opt.n_slots; k++) *waits |= g->seq_of[k] >= 0;
     return DT_OK;
 }
 
@@ -213,7 +279,7 @@ static dt_err append_tokens(void *self)
     dt_generator *g = self;
     for (int32_t k = 0; k < g->loop.opt->n_slots; k++) {
         decode_slot *s = &g->loop.slots[k];
-        if (g->seq_of[k] < 0) continue;
+        if (g->seq_of[k] < 0 || !s->ids) continue;
         dt_sequence *q = g->seqs[g->seq_of[k]];
         q->n_cached = s->done;
         const int32_t row = decode_loop_row(&g->loop, k);
@@ -227,7 +293,7 @@ static dt_err append_tokens(void *self)
                 g->decoder.keep(g->decoder.self, k, s->done = q->n_cached = 0);
             continue;
         }
-        g->seq_of[k] = -1;
+        if (q->finish != DT_FINISH_WAIT) g->seq_of[k] = -1;
         s->ids = NULL; /* the slot's cache is kept for a conversation that continues */
     }
     return DT_OK;
@@ -319,7 +385,7 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
     if (err == DT_OK) err = check(seqs, n_seqs, opt);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
     if (err != DT_OK) return err;
-    g->seqs = seqs, g->n_seqs = n_seqs, g->next = 0;
+    g->seqs = seqs, g->n_seqs = n_seqs, g->next = g->n_parked = 0;
     g->loop.stats = stats;
     for (int32_t k = 0; k < opt->n_slots; k++) g->seq_of[k] = -1;
     memset(g->prompt_number, 0, (size_t)opt->n_prompts * sizeof *g->prompt_number);

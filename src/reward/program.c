@@ -17,7 +17,7 @@
 
 extern char **environ;
 
-enum { MOST_LINE = 1 << 16, MOST_REMARK = 400 }; /* bytes of an answer; displayed bytes of a line of its error output */
+enum { MOST_REMARK = 400 }; /* displayed bytes of a line of its error output */
 
 /* ---- command ----------------------------------------------------------------------------------------------------- */
 
@@ -343,22 +343,33 @@ static dt_err take_remark(dt_program *p, const char *line)
     return DT_OK;
 }
 
-static dt_err take_answer(dt_program *p, const char *line)
+/* A reward: a number, or null. */
+static dt_err take_reward(dt_program *p, const char *line, dt_complaint *what)
 {
-    char what[160];
     json_t *json = NULL;
-    remember(p, line);
-    if (p->n_answered == p->n_asked) return fail(p, "it sent an answer without a request");
     const dt_err err = dt_json_parse(&json, "", line, strlen(line), DT_JSON_ANY | DT_JSON_RECORD);
     if (err == DT_ERR_MEMORY) return err;
     dt_error_clear();
     const double x = json_is_null(json) ? (double)NAN : json_number_value(json);
     const bool good = json_is_null(json) || (json_is_number(json) && fabs(x) <= DT_MOST_REWARD);
-    snprintf(what, sizeof what, "answer %" PRId64 " of %" PRId64 ": expected %s or null", p->n_answered + 1, p->n,
-             json_is_number(json) ? "a number from -1e30 to 1e30" : "a number");
+    if (!good)
+        snprintf(what->text, sizeof what->text, "expected %s or null",
+                 json_is_number(json) ? "a number from -1e30 to 1e30" : "a number");
     json_decref(json);
-    if (!good) return fail(p, what);
-    p->reward[p->n_answered++ * p->stride] = x;
+    p->reward[p->n_answered * p->stride] = x;
+    return DT_OK;
+}
+
+static dt_err take_answer(dt_program *p, const char *line)
+{
+    dt_complaint what = {""};
+    char full[sizeof what.text + 80];
+    remember(p, line);
+    if (p->n_answered == p->n_asked) return fail(p, "it sent an answer without a request");
+    DT_TRY(p->take ? p->take(p->taker, line, &what) : take_reward(p, line, &what));
+    snprintf(full, sizeof full, "answer %" PRId64 " of %" PRId64 ": %s", p->n_answered + 1, p->n, what.text);
+    if (*what.text) return fail(p, full);
+    p->n_answered++;
     p->since_s = dt_now_s();
     return DT_OK;
 }
@@ -376,7 +387,7 @@ static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, si
         bytes += k + 1, n -= k + 1;
     }
     if (n > 0) DT_TRY(append(l, bytes, n));
-    if (l->n <= MOST_LINE) return DT_OK;
+    if (l->n <= DT_PROGRAM_LINE) return DT_OK;
     l->n = 0;
     return take(p, l->text);
 }
@@ -482,6 +493,13 @@ void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride)
     p->reward = reward, p->stride = stride;
     p->n_asked = p->n_answered = 0;
     p->since_s = dt_now_s();
+}
+
+void dt_program_add(dt_program *p, dt_answer_fn take, void *taker)
+{
+    if (p->n_answered == p->n) dt_program_begin(p, 0, NULL, 0);
+    p->take = take, p->taker = taker;
+    p->n++;
 }
 
 dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double timeout_s, bool *done)

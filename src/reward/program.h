@@ -1,5 +1,5 @@
-/* program.h - a user's program that scores completions: a long-lived process that reads one line per completion and
- * answers with one line. Private to src/reward.
+/* program.h - a user's program that scores completions or is an environment: a long-lived process that reads one line
+ * per request and answers with one line. Private to src/reward.
  *
  * It is started without fork(2), has its own process group and inherits no descriptors. It always ends with this
  * process. A guard process (a shell) waits on a pipe that closes with this process, and then kills the group. Requests
@@ -12,12 +12,18 @@
 #include <sys/types.h>
 #include <wordexp.h>
 
-enum { DT_PROGRAM_TAIL = 1024 }; /* bytes of its last lines in a message */
+enum { DT_PROGRAM_TAIL = 1024, DT_PROGRAM_LINE = 1 << 16 }; /* bytes of its last lines in a message; of an answer */
 
 typedef struct dt_program_line {
     char *text;
     size_t n, n_alloc;
 } dt_program_line;
+
+/** Take an answer. what: out, "" before: why it is invalid, for the error. DT_ERR_MEMORY. */
+typedef struct dt_complaint {
+    char text[200];
+} dt_complaint;
+typedef dt_err (*dt_answer_fn)(void *self, const char *line, dt_complaint *what);
 
 /** Initialise to {0}. */
 typedef struct dt_program {
@@ -37,6 +43,8 @@ typedef struct dt_program {
     int64_t n, n_asked, n_answered; /* counts for the current completions */
     double *reward;                 /* destination of the first answer; the others follow at distance `stride` */
     int stride;
+    dt_answer_fn take; /* takes the answers instead; NULL: none */
+    void *taker;       /* its argument */
     double since_s; /* time of the last answer, or of the start */
 } dt_program;
 
@@ -53,6 +61,8 @@ void dt_program_close(dt_program *p);
 typedef dt_err (*dt_request_fn)(void *self, int64_t k, char **line);
 /** Start scoring n completions. Answer k is stored in reward[k * stride], NaN for null. */
 void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride);
+/** Add a request; its answer and those of earlier ones are passed to `take`, each once. */
+void dt_program_add(dt_program *p, dt_answer_fn take, void *taker);
 /** Write and read without blocking. *done: all n answers have arrived. DT_ERR_DATA with its last lines: it has exited,
  *  gave no answer for timeout_s seconds, or gave an invalid or unexpected answer. */
 dt_err dt_program_go_on(dt_program *p, dt_request_fn request, void *self, double timeout_s, bool *done);

@@ -196,7 +196,7 @@ static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_rewa
                             .prompt_ids = ids,
                             .completion_ids = ids + x->n_prompt,
                             .n_prompt = x->n_prompt,
-                            .n_completion = x->n_new,
+                            .n_completion = dt_rollout_n_completion(x),
                             .record = dt_rollout_record(r, row),
                             .items = w->vectors};
     DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "out of memory for the text of a completion");

@@ -1,6 +1,7 @@
 /* fill.c - fill a rollout: prompts, completions generated in shares by the ranks, and the exchange of all
  * completions. */
 #include "rollout_private.h"
+#include <math.h>
 #include <string.h>
 
 /* Add the prompts of rows first .. end-1, in the order of the epoch. The same on all ranks. */
@@ -11,7 +12,8 @@ static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
         int32_t *ids = r->ids + i * r->ids_ld;
         const bool begins = (i - first) % rollout_n_drawn(r) == 0;
         if (begins) {
-            *row = (dt_rollout_row){.prompt = dt_loader_prompt_at(r->prompts, r->now.next_prompt++)};
+            *row = (dt_rollout_row){.prompt = dt_loader_prompt_at(r->prompts, r->now.next_prompt++),
+                                    .reward = (double)NAN};
             DT_TRY(dt_loader_prompt(r->prompts, row->prompt, r->max_prompt, ids, &row->n_prompt));
         } else {
             *row = r->row[i - 1];

@@ -30,6 +30,15 @@ static void show_sampling(const dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "sampling/importance_sampling_ratio/max", r->sums.ratio_largest, -1, finite_or_zero);
 }
 
+static void show_turns(const dt_rollout *r, dt_sums *s, const char *prefix)
+{
+    show(s, prefix, "environment/turns", r->sums.n_turns, r->sums.n, NULL);
+    show(s, prefix, "environment/observed_tokens", r->sums.n_observed, r->sums.n, NULL);
+    if (!r->opt.turns) return; /* a file of completions does not tell */
+    show(s, prefix, "tools/call_frequency", r->sums.n_calls, r->sums.n, NULL);
+    show(s, prefix, "tools/failure_frequency", r->sums.n_failures, r->sums.n_calls, NULL);
+}
+
 void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
 {
     r->sums.n = declare(s, prefix, "completions", DT_SUM_UNITS, 1);
@@ -41,6 +50,10 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     r->sums.ended_tok = declare(s, prefix, "ended_tokens", DT_SUM_UNITS, 1);
     r->sums.ended_least = declare(s, prefix, "ended_least", DT_SUM_MIN, 1);
     r->sums.ended_largest = declare(s, prefix, "ended_largest", DT_SUM_MAX, 1);
+    r->sums.n_turns = declare(s, prefix, "turns", DT_SUM_UNITS, 1);
+    r->sums.n_calls = declare(s, prefix, "tool_calls", DT_SUM_UNITS, 1);
+    r->sums.n_failures = declare(s, prefix, "tool_failures", DT_SUM_UNITS, 1);
+    r->sums.n_observed = declare(s, prefix, "observed_tokens", DT_SUM_UNITS, 1);
     r->sums.gap = declare(s, prefix, "gap", DT_SUM_UNITS, 0x1p-40);
     r->sums.gap_tok = declare(s, prefix, "gap_tokens", DT_SUM_UNITS, 1);
     r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_MAX, 1);
@@ -59,6 +72,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "completions/mean_terminated_length", r->sums.ended_tok, r->sums.n_ended, NULL);
     show(s, prefix, "completions/min_terminated_length", r->sums.ended_least, -1, finite_or_zero);
     show(s, prefix, "completions/max_terminated_length", r->sums.ended_largest, -1, finite_or_zero);
+    if (rollout_has_turns(r)) show_turns(r, s, prefix);
     if (!r->opt.by_other) show_sampling(r, s, prefix); /* another model is not scored */
     show(s, prefix, "time/rollout", r->sums.seconds, -1, finite_or_zero);
     show(s, prefix, "time/score", r->sums.score_seconds, -1, finite_or_zero);
@@ -72,6 +86,10 @@ static void count_row(const dt_rollout *r, dt_sums *s, const dt_rollout_row *row
     dt_sums_add(s, r->sums.least, row->n_new);
     dt_sums_add(s, r->sums.largest, row->n_new);
     dt_sums_count(s, row->ended ? r->sums.n_ended : r->sums.n_cut, 1);
+    dt_sums_count(s, r->sums.n_turns, row->n_turns);
+    dt_sums_count(s, r->sums.n_calls, row->n_calls);
+    dt_sums_count(s, r->sums.n_failures, row->n_failures);
+    dt_sums_count(s, r->sums.n_observed, row->n_observed);
     if (!row->ended) return;
     dt_sums_count(s, r->sums.ended_tok, row->n_new);
     dt_sums_add(s, r->sums.ended_least, row->n_new);

@@ -18,16 +18,17 @@ int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
     return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->data->size);
 }
 
-/* Append prompt and completion as a sequence. Every token but the last predicts the next one; targets are the tokens of
- * the completion. */
+/* Append prompt and completion as a sequence. Every token but the last predicts the next one; targets are the model's
+ * tokens of the completion. */
 static void add_row(dt_rollout *r, int64_t row)
 {
     dt_batch *b = &r->batch;
     const dt_rollout_row *x = &r->row[row];
-    const int32_t *ids = dt_rollout_ids(r, row), n = x->n_prompt + x->n_new;
+    const int32_t *ids = dt_rollout_ids(r, row), n = x->n_prompt + dt_rollout_n_completion(x);
     const uint64_t key = dt_mix64(x->number);
     for (int32_t i = 0; i < n; i++, b->n_tok++) {
-        const bool predicts = i + 1 >= x->n_prompt && i + 1 < n;
+        const int32_t next = i + 1 - x->n_prompt; /* in the completion */
+        const bool predicts = next >= 0 && i + 1 < n && !dt_rollout_is_observed(r, row, next);
         b->token[b->n_tok] = ids[i];
         b->target[b->n_tok] = predicts ? ids[i + 1] : -1;
         b->weight[b->n_tok] = predicts ? 1 : 0;

@@ -49,6 +49,26 @@ static dt_err check_completions(const place *at, const json_t *list)
     return DT_OK;
 }
 
+/* tool_mask has 0 or 1 for each token of a completion, in all lines or in none. */
+static dt_err check_masks(const place *at, const json_t *group)
+{
+    const json_t *masks = json_object_get(group, "tool_mask"), *lists = json_object_get(group, "completion_ids");
+    if (!at->from->has_turns && !masks) return DT_OK;
+    DT_CHECK(json_array_size(masks) == json_array_size(lists), DT_ERR_DATA,
+             "%s:%" PRId64 ": tool_mask: expected one list per completion (%zu), as in the other lines, found %zu",
+             at->from->path, at->line, json_array_size(lists), json_array_size(masks));
+    for (size_t i = 0; i < json_array_size(lists); i++) {
+        const json_t *mask = json_array_get(masks, i), *one;
+        const size_t n = json_array_size(json_array_get(lists, i));
+        size_t k, n_valid = 0;
+        json_array_foreach(mask, k, one) n_valid += json_is_integer(one) && json_integer_value(one) >> 1 == 0;
+        DT_CHECK(n_valid == n && json_array_size(mask) == n, DT_ERR_DATA,
+                 "%s:%" PRId64 ": tool_mask[%zu]: expected %zu numbers, 1 for a token of the model and 0 for one of an "
+                 "environment", at->from->path, at->line, i, n);
+    }
+    return DT_OK;
+}
+
 /* Rewards of a completion: a list, or a single number. */
 static size_t n_rewards(const json_t *of_one) { return json_is_array(of_one) ? json_array_size(of_one) : 1; }
 static const json_t *reward_at(const json_t *of_one, size_t k)
@@ -83,6 +103,7 @@ static dt_err check_group(const place *at, const json_t *group)
              "%s:%" PRId64 ": expected an object with prompt_ids and completion_ids", at->from->path, at->line);
     DT_TRY(check_ids(at, "prompt_ids", json_object_get(group, "prompt_ids")));
     DT_TRY(check_completions(at, json_object_get(group, "completion_ids")));
+    DT_TRY(check_masks(at, group));
     return check_rewards(at, json_object_get(group, "rewards"));
 }
 
@@ -108,6 +129,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
     if (f->n == 0) {
         const json_t *rewards = json_object_get(group, "rewards");
         f->n_rewards = rewards ? (int)n_rewards(json_array_get(rewards, 0)) : 0;
+        f->has_turns = json_object_get(group, "tool_mask") != NULL;
     }
     const dt_err err = check_group(&(place){f, opt, line}, group);
     f->longest_prompt = dt_max_i64(f->longest_prompt, (int64_t)json_array_size(json_object_get(group, "prompt_ids")));
@@ -185,7 +207,21 @@ static bool ends(const dt_rollout *r, int32_t id)
     return false;
 }
 
-/* A completion ends at the first end token. */
+/* With the tokens of an environment a completion is taken whole. */
+static void add_turns(dt_rollout *r, const json_t *mask, int64_t row, int32_t n)
+{
+    dt_rollout_row *x = &r->row[row];
+    uint8_t *const observed = r->observed + row * r->observed_ld;
+    for (int32_t k = 0; k < n; k++) {
+        observed[k] = json_integer_value(json_array_get(mask, (size_t)k)) == 0;
+        x->n_observed += observed[k];
+        x->n_turns += !observed[k] && (k == 0 || observed[k - 1]);
+    }
+    x->n_new = n - x->n_observed;
+    x->ended = ends(r, dt_rollout_ids(r, row)[x->n_prompt + n - 1]);
+}
+
+/* Otherwise it ends at the first end token. */
 static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t row, size_t k)
 {
     const json_t *prompt = json_object_get(group, "prompt_ids"),
@@ -196,10 +232,13 @@ static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t 
     const size_t whole = json_array_size(prompt);
     *x = (dt_rollout_row){.prompt = number,
                           .number = r->now.next_completion++,
-                          .n_prompt = (int32_t)dt_min_i64((int64_t)whole, r->max_prompt)};
+                          .n_prompt = (int32_t)dt_min_i64((int64_t)whole, r->max_prompt),
+                          .reward = (double)NAN};
     copy_ids(prompt, whole - (size_t)x->n_prompt, ids, x->n_prompt);
-    copy_ids(completion, 0, ids + x->n_prompt, (int32_t)json_array_size(completion));
-    while (!x->ended && x->n_new < (int32_t)json_array_size(completion))
+    const int32_t n = (int32_t)json_array_size(completion);
+    copy_ids(completion, 0, ids + x->n_prompt, n);
+    if (r->observed) add_turns(r, json_array_get(json_object_get(group, "tool_mask"), k), row, n);
+    while (!r->observed && !x->ended && x->n_new < n)
         x->ended = ends(r, ids[x->n_prompt + x->n_new++]);
     for (int f = 0; f < r->replay.n_rewards; f++) {
         const json_t *reward = reward_at(rewards, (size_t)f);
@@ -223,7 +262,7 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
     static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",
-                                       "rewards", "reward_funcs", "advantages",     "logps"};
+                                       "rewards", "reward_funcs", "advantages",     "logps", "tool_mask"};
     json_t *group;
     DT_TRY(read_group(&r->replay, &r->opt, number, &group));
     json_t *nested = json_object_get(group, "record");

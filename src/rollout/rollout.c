@@ -188,7 +188,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     }
     if (!stop || !*stop || !strcmp(stop, "eos")) {
         const int32_t own = r->tokenizer ? dt_tokenizer_get_info(r->tokenizer)->eos : -1;
-        r->n_eos = dt_ends_of_text(own, t->generation, t->mc, -1, r->eos);
+        r->n_eos = dt_ends_of_text(own, t->generation, t->mc, r->end_of_turn, r->eos);
         return DT_OK;
     }
     int32_t id = r->tokenizer ? dt_tokenizer_find(r->tokenizer, stop) : -1;
@@ -207,6 +207,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
 /* ---- a part of the task ------------------------------------------------------------------------------------------ */
 
 static int64_t even(int64_t n) { return n + n % 2; }
+static int64_t whole_words(int64_t nbytes) { return dt_ceil_div(nbytes, 8) * 8; }
 
 static int32_t batch_tok(const dt_rollout *r, const dt_task *t)
 {
@@ -225,6 +226,8 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     r->row = dt_carve(block, &used, n_made, sizeof *r->row);
     r->ids = dt_carve(block, &used, n_made * r->ids_ld, sizeof *r->ids);
     r->sampled.at = dt_carve(block, &used, n_made * r->sampled.ld, sizeof(float));
+    r->observed_ld = whole_words(r->opt.max_completion);
+    if (rollout_has_turns(r)) r->observed = dt_carve(block, &used, n_made * r->observed_ld, sizeof *r->observed);
     r->chosen = dt_carve(block, &used, n_chosen, sizeof *r->chosen);
     for (int i = 0; i < r->opt.n_arrays; i++) {
         r->array[i].ld = even(r->opt.max_completion + 1);
@@ -233,6 +236,7 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     r->given = dt_carve(block, &used, n * r->replay.n_rewards, sizeof *r->given);
     r->sequence = dt_carve(block, &used, n_share, sizeof *r->sequence);
     r->sequences = dt_carve(block, &used, n_share, sizeof *r->sequences);
+    r->turn = dt_carve(block, &used, r->opt.turns ? n_share : 0, sizeof *r->turn);
     r->logps = dt_carve(block, &used, n_share * r->max_len, sizeof(float));
     r->rows_of_micro = dt_carve(block, &used, t->batching.micro_batch_size, sizeof *r->rows_of_micro);
     r->scores = dt_carve(block, &used, batch_tok(r, t), sizeof *r->scores);
@@ -265,6 +269,7 @@ dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m)
     if (only) DT_TRY(dt_model_set_lists(m, only->token, only->n_token));
     r->generate.lockstep = t->stage == 3 && !gathered ? t->comm : NULL;
     r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
+    if (r->opt.turns) r->generate.on_token = rollout_on_token, r->generate.on_wait = rollout_on_wait;
     if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
     const dt_beam_options how = rollout_beams(r);
     return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
@@ -314,6 +319,9 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
     r->now.number = r->before.number = r->policy = -1;
     dt_mistakes_add(t->mistakes, open_prompts(r, t));
     open_tokenizer(r, t);
+    r->end_of_turn = -1;
+    if (opt->turns && t->n_units > 0)
+        dt_mistakes_add(t->mistakes, opt->turns->open(opt->turns->self, t, t->tokenizer, &r->end_of_turn));
     dt_mistakes_add(t->mistakes, find_ends(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
@@ -335,6 +343,11 @@ int64_t dt_rollout_n_ended(const dt_rollout *r)
     return n;
 }
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row) { return r->ids + row * r->ids_ld; }
+
+bool dt_rollout_is_observed(const dt_rollout *r, int64_t row, int32_t k)
+{
+    return r->observed && r->observed[row * r->observed_ld + k];
+}
 
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array[array].at + row * r->array[array].ld; }
 
@@ -375,6 +388,8 @@ void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to)
     r->row[to] = r->row[from];
     memcpy(r->ids + to * r->ids_ld, r->ids + from * r->ids_ld, (size_t)r->ids_ld * sizeof *r->ids);
     copy_floats(&r->sampled, from, to);
+    if (r->observed)
+        memcpy(r->observed + to * r->observed_ld, r->observed + from * r->observed_ld, (size_t)r->observed_ld);
 }
 
 /* Move a kept row and all its values to a lower index. */
@@ -417,7 +432,8 @@ const char *dt_rollout_text(dt_rollout *r, int64_t row, dt_rollout_part part, dt
     size_t nbytes;
     if (!r->tokenizer) return "";
     free(*text);
-    *text = dt_decode(r->tokenizer, ids, completion ? x->n_new : x->n_prompt, special == DT_NO_SPECIAL, &nbytes);
+    const int32_t n = completion ? dt_rollout_n_completion(x) : x->n_prompt;
+    *text = dt_decode(r->tokenizer, ids, n, special == DT_NO_SPECIAL, &nbytes);
     return *text;
 }
 

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_ROLLOUT_PRIVATE_H
 #define DTRAIN_ROLLOUT_PRIVATE_H
 
-#include "dtrain/rollout/rollout.h"
+#include "dtrain/rollout/turns.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
 /* Position of the run in its prompts and completions. */
@@ -30,6 +30,7 @@ typedef struct rollout_replay {
     rollout_line *line; /* [n] */
     int64_t n, longest_prompt, vocab_size;
     int n_rewards; /* per completion */
+    bool has_turns; /* completions have a tool_mask */
     uint64_t fingerprint;
 } rollout_replay;
 
@@ -44,6 +45,7 @@ struct dt_rollout {
     int32_t recompute_at;        /* of dt_generate_options */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
+    int32_t end_of_turn; /* -1: none but EOS tokens */
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
     dt_model *model;         /* that generates */
@@ -57,6 +59,8 @@ struct dt_rollout {
     /* Row lengths are multiples of 8 bytes, because ranks exchange whole words. */
     dt_rollout_row *row; /* [n_rows], plus room for additional samples (rollout_room); the same for ids and sampled */
     int32_t *ids;        /* [n_rows, ids_ld] */
+    uint8_t *observed;   /* [n_rows, observed_ld] 1: the token of a completion is an environment's; NULL: no turns */
+    int64_t observed_ld;
     int *chosen;         /* [num_generations] */
     int64_t ids_ld;
     rollout_floats sampled;                      /* [.., max_completion]: log-probabilities by the sampler */
@@ -65,12 +69,14 @@ struct dt_rollout {
     dt_sequence *sequence;                       /* [n_share]: sequences of this rank */
     dt_sequence **sequences;                     /* [n_share] */
     float *logps;                                /* [n_share, max_len] */
+    dt_turn *turn;                               /* [n_share] the last turn of each */
     int64_t n_share;
     int64_t *rows_of_micro; /* [micro_batch_size] */
     float *scores;          /* [max_tok] */
     dt_batch batch;
 
     struct {
+        int n_turns, n_calls, n_failures, n_observed;
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
         int gap, gap_tok, gap_largest, ratio, n_ratios, ratio_least, ratio_largest;
         int seconds, score_seconds, reward_seconds;
@@ -110,6 +116,9 @@ static inline int64_t rollout_room(const dt_rollout *r)
 {
     return r->opt.n_rows / r->opt.num_generations * rollout_n_drawn(r);
 }
+/* Do completions have turns of an environment? */
+static inline bool rollout_has_turns(const dt_rollout *r) { return r->opt.turns || r->replay.has_turns; }
+
 /* rollout.c: copy a row and its tokens, without the arrays. */
 void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);
 
@@ -121,6 +130,15 @@ bool rollout_is_asked_to_stop(const dt_task *t);
  *  work. Completions differ in length, so the remaining time is an upper bound. Local. */
 void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok,
                            double share);
-dt_err rollout_on_pass(void *r); /* called by the generator before each pass */
+/* Called by the generator: before each pass, and for turns. */
+dt_err rollout_on_pass(void *r);
+dt_err rollout_on_token(void *r, dt_sequence *q);
+dt_err rollout_on_wait(void *r, bool idle);
+
+/* turns.c: local. first: the row of r->sequence[0]. */
+dt_err rollout_end_turn(dt_rollout *r, int64_t first, dt_sequence *q);
+dt_err rollout_take_answers(dt_rollout *r, int64_t first, double most_s);
+/* Copy the sampler's log-probabilities of the model's tokens of a row from those of all tokens of its completion. */
+void rollout_take_sampled(dt_rollout *r, int64_t row, const float *logps);
 
 #endif

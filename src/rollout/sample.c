@@ -11,7 +11,7 @@
 struct meeting {
     dt_rollout *r;
     dt_task *t;
-    int64_t n;     /* this rank's rows */
+    int64_t from, n; /* this rank's rows */
     int64_t n_all; /* rows of all ranks */
     double begin_s, met_s, every_s;
     bool over; /* all ranks know the final result */
@@ -26,7 +26,7 @@ static void count_done(const meeting *m, int64_t *n_done, int64_t *n_tok, int64_
     *n_done = *n_tok = *most = 0;
     for (int64_t k = 0; k < m->n; k++) {
         const dt_sequence *q = &m->r->sequence[k];
-        const bool done = q->finish != DT_FINISH_NONE;
+        const bool done = q->finish != DT_FINISH_NONE && q->finish != DT_FINISH_WAIT;
         *n_done += done;
         *n_tok += q->n_ids - q->n_prompt;
         *most += (done ? q->n_ids : q->max_ids) - q->n_prompt;
@@ -85,6 +85,20 @@ static dt_err on_pass(void *ctx)
 
 dt_err rollout_on_pass(void *r) { return on_pass(((dt_rollout *)r)->meeting); }
 
+dt_err rollout_on_token(void *self, dt_sequence *q)
+{
+    dt_rollout *r = self;
+    return q->finish == DT_FINISH_NONE ? DT_OK : rollout_end_turn(r, r->meeting->from, q);
+}
+
+dt_err rollout_on_wait(void *self, bool idle)
+{
+    static const double nap_s = 0.02;
+    dt_rollout *r = self;
+    if (idle) dt_phase_enter(r->meeting->t->phase, "environment", r->opt.turns->name);
+    return rollout_take_answers(r, r->meeting->from, idle ? nap_s : 0);
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Set up the sequences of rows first .. first+n-1; `begin` is the first row of the prompts. */
@@ -92,6 +106,7 @@ static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
         const dt_rollout_row *row = &r->row[first + k];
+        if (r->observed) memset(r->observed + (first + k) * r->observed_ld, 0, (size_t)r->observed_ld);
         r->sequence[k] = (dt_sequence){.number = row->number,
                                        .ids = r->ids + (first + k) * r->ids_ld,
                                        .n_prompt = row->n_prompt,
@@ -109,9 +124,9 @@ static void take(dt_rollout *r, int64_t first, int64_t n)
     for (int64_t k = 0; k < n; k++) {
         const dt_sequence *q = &r->sequence[k];
         dt_rollout_row *row = &r->row[first + k];
-        row->n_new = q->n_ids - q->n_prompt;
+        row->n_new = q->n_ids - q->n_prompt - row->n_observed;
         row->ended = q->finish == DT_FINISH_EOS;
-        memcpy(r->sampled.at + (first + k) * r->sampled.ld, q->logps + q->n_prompt, (size_t)row->n_new * sizeof(float));
+        rollout_take_sampled(r, first + k, q->logps + q->n_prompt);
     }
 }
 
@@ -131,6 +146,7 @@ static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t n, int64_t
     DT_TRY(dt_comm_agree(t->comm, dt_fault("rollout.share")));
     DT_TRY(join(t->data, r->row, sizeof *r->row, first, n, from, end));
     DT_TRY(join(t->data, r->ids, (size_t)r->ids_ld * sizeof *r->ids, first, n, from, end));
+    if (r->observed) DT_TRY(join(t->data, r->observed, (size_t)r->observed_ld, first, n, from, end));
     return join(t->data, r->sampled.at, (size_t)r->sampled.ld * sizeof(float), first, n, from, end);
 }
 
@@ -179,6 +195,7 @@ dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t all)
     const double now_s = dt_now_s();
     meeting m = {.r = r,
                  .t = t,
+                 .from = from,
                  .n = end - from,
                  .n_all = n,
                  .begin_s = now_s,

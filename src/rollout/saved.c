@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLACE_LEN = 8, ROW_LEN = 5 };
+enum { PLACE_LEN = 8, ROW_LEN = 5, TURNS_LEN = 4 };
 
 double rollout_saved_nbytes(const dt_rollout *r)
 {
     const double n = (double)r->opt.n_rows, tokens = (double)r->max_len,
                  floats = (double)(1 + r->opt.n_arrays) * (double)(r->opt.max_completion + 1);
-    return 8 * PLACE_LEN + n * (8 * ROW_LEN + 4 * tokens + 4 * floats + 8 * r->replay.n_rewards);
+    return 8 * PLACE_LEN + n * (8 * (ROW_LEN + (rollout_has_turns(r) ? TURNS_LEN + 1 : 0)) + 4 * tokens + 4 * floats + 8 * r->replay.n_rewards);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
@@ -35,7 +35,32 @@ static dt_err add_rows(const dt_rollout *r, dt_named_arrays *items)
 }
 
 /* Number of tokens of a row; rows are stored without gaps. */
-static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
+static int64_t n_ids(const dt_rollout *r, int64_t row)
+{
+    return r->row[row].n_prompt + dt_rollout_n_completion(&r->row[row]);
+}
+
+/* Tokens of an environment are stored as ~id. */
+static void flip_observed(const dt_rollout *r, int64_t row, int32_t *ids)
+{
+    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++)
+        if (dt_rollout_is_observed(r, row, k)) ids[r->row[row].n_prompt + k] = ~ids[r->row[row].n_prompt + k];
+}
+
+static dt_err add_turns(const dt_rollout *r, dt_named_arrays *items)
+{
+    if (!r->observed) return DT_OK;
+    DT_TRY(dt_named_arrays_add(items, "rollout_turns", DT_NAMED_I64, r->n_rows * TURNS_LEN, NULL));
+    DT_TRY(dt_named_arrays_add(items, "rollout_turn_reward", DT_NAMED_F64, r->n_rows, NULL));
+    int64_t *x = dt_named_arrays_find(items, "rollout_turns")->data;
+    double *reward = dt_named_arrays_find(items, "rollout_turn_reward")->data;
+    for (int64_t i = 0; i < r->n_rows; i++, x += TURNS_LEN) {
+        const dt_rollout_row *row = &r->row[i];
+        x[0] = row->n_observed, x[1] = row->n_turns, x[2] = row->n_calls, x[3] = row->n_failures;
+        reward[i] = row->reward;
+    }
+    return DT_OK;
+}
 
 static dt_err add_ids(const dt_rollout *r, dt_named_arrays *items)
 {
@@ -43,8 +68,10 @@ static dt_err add_ids(const dt_rollout *r, dt_named_arrays *items)
     for (int64_t i = 0; i < r->n_rows; i++) n += n_ids(r, i);
     DT_TRY(dt_named_arrays_add(items, "rollout_ids", DT_NAMED_I32, n, NULL));
     int32_t *x = dt_named_arrays_find(items, "rollout_ids")->data;
-    for (int64_t i = 0; i < r->n_rows; i++, x += n_ids(r, i - 1))
+    for (int64_t i = 0; i < r->n_rows; i++, x += n_ids(r, i - 1)) {
         memcpy(x, dt_rollout_ids(r, i), (size_t)n_ids(r, i) * sizeof *x);
+        flip_observed(r, i, x);
+    }
     return DT_OK;
 }
 
@@ -79,6 +106,7 @@ static dt_err save(const dt_rollout *r, dt_named_arrays *items)
     if (r->n_rows == 0) return DT_OK;
     if (n_given(r)) DT_TRY(dt_named_arrays_add(items, "rollout_rewards", DT_NAMED_F64, n_given(r), r->given));
     DT_TRY(add_rows(r, items));
+    DT_TRY(add_turns(r, items));
     DT_TRY(add_ids(r, items));
     DT_TRY(add_floats(r, items, "rollout_sampled", &r->sampled, 0));
     for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(add_floats(r, items, name_of(r, i, name), &r->array[i], 1));
@@ -116,6 +144,34 @@ static dt_err take_rows(dt_rollout *r, const dt_named_arrays *items, int64_t n)
     return DT_OK;
 }
 
+static dt_err take_turns(dt_rollout *r, const dt_named_arrays *items, int64_t n)
+{
+    const dt_named_array *turns = dt_named_arrays_find(items, "rollout_turns"),
+                         *reward = dt_named_arrays_find(items, "rollout_turn_reward");
+    if (!r->observed) return DT_OK;
+    DT_CHECK(turns && turns->type == DT_NAMED_I64 && turns->n == n * TURNS_LEN && reward &&
+                 reward->type == DT_NAMED_F64 && reward->n == n,
+             DT_ERR_DATA, "the rollout in the checkpoint has no turns of its rows");
+    const int64_t *x = turns->data;
+    for (int64_t i = 0; i < n; i++, x += TURNS_LEN) {
+        dt_rollout_row *row = &r->row[i];
+        DT_CHECK(x[0] >= 0 && x[0] <= r->opt.max_completion - row->n_new, DT_ERR_DATA,
+                 "row %" PRId64 " of the rollout in the checkpoint has %" PRId64 " tokens of an environment", i, x[0]);
+        row->n_observed = (int32_t)x[0], row->n_turns = (int32_t)x[1];
+        row->n_calls = (int32_t)x[2], row->n_failures = (int32_t)x[3];
+        row->reward = ((const double *)reward->data)[i];
+    }
+    return DT_OK;
+}
+
+static void take_observed(dt_rollout *r, int64_t row)
+{
+    uint8_t *const observed = r->observed + row * r->observed_ld;
+    const int32_t *ids = dt_rollout_ids(r, row) + r->row[row].n_prompt;
+    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++) observed[k] = ids[k] < 0;
+    flip_observed(r, row, r->ids + row * r->ids_ld);
+}
+
 static dt_err take_ids(dt_rollout *r, const dt_named_arrays *items, int64_t n)
 {
     int64_t n_all = 0;
@@ -124,8 +180,10 @@ static dt_err take_ids(dt_rollout *r, const dt_named_arrays *items, int64_t n)
     DT_CHECK(ids && ids->type == DT_NAMED_I32 && ids->n == n_all, DT_ERR_DATA,
              "the rollout in the checkpoint is inconsistent: its token count differs from its rows");
     const int32_t *x = ids->data;
-    for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1))
+    for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1)) {
         memcpy(r->ids + i * r->ids_ld, x, (size_t)n_ids(r, i) * sizeof *x);
+        if (r->observed) take_observed(r, i);
+    }
     return DT_OK;
 }
 
@@ -152,6 +210,7 @@ static bool is_of_other_options(const dt_rollout *r, const dt_named_arrays *item
     char name[DT_NAMED_NAME];
     bool other = place[3] != r->opt.n_rows || place[5] != r->opt.num_generations || place[6] != r->opt.max_completion;
     for (int i = 0; i < r->opt.n_arrays; i++) other |= !dt_named_arrays_find(items, name_of(r, i, name));
+    other |= (dt_named_arrays_find(items, "rollout_turns") != NULL) != (r->observed != NULL);
     return other;
 }
 
@@ -178,6 +237,7 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_named_arrays *items
         return DT_OK;
     }
     DT_TRY(take_rows(r, items, n));
+    DT_TRY(take_turns(r, items, n));
     DT_TRY(take_ids(r, items, n));
     DT_TRY(take_floats(r, items, "rollout_sampled", &r->sampled, 0, n));
     for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));

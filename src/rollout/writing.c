@@ -68,7 +68,16 @@ static bool put_list(FILE *f, dt_rollout *r, const findings *x, int64_t first, c
 
 static bool put_completion(FILE *f, dt_rollout *r, const findings *x, int64_t row, int which)
 {
-    put_ids(f, dt_rollout_ids(r, row) + r->row[row].n_prompt, r->row[row].n_new);
+    put_ids(f, dt_rollout_ids(r, row) + r->row[row].n_prompt, dt_rollout_n_completion(&r->row[row]));
+    return true;
+}
+
+/* 1: a token of the model, 0: of the environment. */
+static bool put_mask(FILE *f, dt_rollout *r, const findings *x, int64_t row, int which)
+{
+    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++)
+        fprintf(f, "%s%d", k ? ", " : "[", !dt_rollout_is_observed(r, row, k));
+    fputs("]", f);
     return true;
 }
 
@@ -123,6 +132,7 @@ static bool put_group(FILE *f, dt_rollout *r, const findings *x, int64_t first)
     fprintf(f, "{\"step\": %" PRId64 ", ", x->step);
     bool ok = put_prompt(f, r, first);
     ok = put_list(f, r, x, first, "completion_ids", put_completion, 0) && ok;
+    if (r->observed) ok = put_list(f, r, x, first, "tool_mask", put_mask, 0) && ok;
     if (r->tokenizer) ok = put_list(f, r, x, first, "completions", put_completion_text, 0) && ok;
     if (x->n_funcs) {
         fputs(", \"reward_funcs\": [", f);
@@ -176,7 +186,7 @@ static void show_text(FILE *f, dt_rollout *r, int64_t row, dt_rollout_part part)
     const dt_rollout_row *x = &r->row[row];
     const char *text = r->tokenizer ? dt_rollout_text(r, row, part, DT_WITH_SPECIAL) : NULL;
     if (!text) {
-        const int32_t n = completion ? x->n_new : x->n_prompt;
+        const int32_t n = completion ? dt_rollout_n_completion(x) : x->n_prompt;
         put_ids(f, dt_rollout_ids(r, row) + (completion ? x->n_prompt : 0), n < MOST_SHOWN / 8 ? n : MOST_SHOWN / 8);
         return;
     }

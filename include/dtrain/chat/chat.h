@@ -304,5 +304,18 @@ void dt_chat_for_images(dt_chat *c);
 
 /** Render and encode a conversation: append its ids. For generation. Errors of dt_chat_render and dt_pieces_encode. */
 dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_messages *m, unsigned flags, dt_ids *ids);
+/** Append what follows the last token of an answer if a list of messages follows it: the end of its turn, the messages,
+ *  and the begin of the next answer. Results of tools come first, or none. As TRL computes it, from a conversation of
+ *  its own, so that the answer's tokens are kept. flags: DT_CHAT_NO_THINK. DT_ERR_DATA: the messages, or the template
+ *  changes an answer when messages follow. DT_ERR_MEMORY. */
+dt_err dt_chat_continue(const dt_chat *c, dt_encoder *e, const json_t *messages, unsigned flags, dt_ids *ids);
+/** Read the tool calls in the text of an answer, with its special tokens, in the template's form. If the template
+ *  writes no calls: JSON objects {name, arguments} at the begin of lines, with or without <tool_call> before them.
+ *
+ *  calls  out  new reference: [{type: function, function: {name, arguments: {...}}}, ...], possibly empty
+ *  n_bad  out  calls that begin in the template's form, but cannot be read
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_chat_read_calls(const dt_chat *c, const char *text, json_t **calls, int *n_bad);
 
 #endif

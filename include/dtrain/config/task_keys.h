@@ -220,6 +220,11 @@
          "reward functions, comma separated: accuracy, format, length, keywords, rec, rec_rule, rec_rank, " \
          "rec_semantic, model:DIRECTORY, command:PROGRAM ARGS (docs/rewards.md)") \
     TEXT(grpo, reward_weights, "", "weights of the functions in reward_funcs, in the same order; empty: 1 each") \
+    TEXT(grpo, environment, "", \
+         "command:PROGRAM ARGS that answers each turn of a completion: the model continues after its observations, " \
+         "and its rewards enter as a function called environment with weight 1 (docs/environments.md); empty: none") \
+    INT (grpo, max_tool_calling_iterations, 0, 0, 1000000, "observations", \
+         "environment: maximum number of observations in a completion; 0: no limit but max_completion_length") \
     INT (grpo, overlong_cache, 0, 0, 16777216, "tokens", \
          "length of the penalty zone before overlong_max_length. In it, a penalty grows from 0 to 1 and enters the " \
          "rewards as a function called overlong (DAPO); 0: none") \

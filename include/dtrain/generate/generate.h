@@ -81,8 +81,16 @@ void dt_prompts_free(dt_prompts *p);
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* Why a sequence ended. STOP: on_token or is_complete. MISSING: a beam search found fewer sequences than requested. */
-typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;
+/* Why a sequence ended. STOP: on_token or is_complete. MISSING: a beam search found fewer sequences than requested.
+ * WAIT: it has not ended; on_token has set it, and on_wait sets another one. */
+typedef enum dt_finish {
+    DT_FINISH_NONE,
+    DT_FINISH_EOS,
+    DT_FINISH_LENGTH,
+    DT_FINISH_STOP,
+    DT_FINISH_MISSING,
+    DT_FINISH_WAIT
+} dt_finish;
 
 /** A sequence: a prompt and its completion. The caller owns ids [max_ids] and sets the prompt. */
 typedef struct dt_sequence {
@@ -107,6 +115,7 @@ typedef struct dt_sequence {
      * for those that are consecutive in the list and run at the same time. 0: not shared. Beam search ignores it and
      * caches each prompt once */
     int64_t prompt_number;
+    bool parked; /* the generator's: it waits, and another sequence has taken its slot */
 } dt_sequence;
 
 /** Interface of generation to a model. Each decode is followed by draw or, in beam search, top; all three also with an
@@ -186,9 +195,13 @@ typedef struct dt_generate_options {
     double logp_temperature; /* divides the logits for log-probabilities, and so for beam scores; 0: 1 */
     /* ranks that must run the same number of forward passes (ZeRO-3): calls are then Collective; NULL: Local */
     dt_comm *lockstep;
-    /* called for every new token, including the one that ends a sequence; may set s->finish to STOP. Beam search:
-     * called once per sequence, at its end. May be NULL */
+    /* called for every new token, including the one that ends a sequence; may set s->finish to STOP or, with on_wait,
+     * to WAIT. Beam search: called once per sequence, at its end. May be NULL */
     dt_err (*on_token)(void *ctx, dt_sequence *s);
+    /* called before each pass, when sequences may wait. May append tokens to one with finish WAIT and set NONE: it
+     * continues; or another finish: it ends. Others use its slot meanwhile, if they need it. idle: all ranks only wait,
+     * so it should sleep for some milliseconds. Its error ends the call; local. Not in beam search. May be NULL */
+    dt_err (*on_wait)(void *ctx, bool idle);
     /* beam search: is a sequence with these ids complete, as if its last token ended it? May be NULL */
     bool (*is_complete)(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids);
     /* called before each pass; its error ends the call. With lockstep it must be local, and its error is agreed; else

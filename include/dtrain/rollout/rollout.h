@@ -13,6 +13,7 @@ enum { DT_MAX_ROLLOUT_ARRAYS = 8 };
 #define DT_MOST_REWARD 1e30 /* maximum absolute value of a reward: sums of squares must not overflow */
 
 typedef struct dt_rollout dt_rollout;
+typedef struct dt_turns dt_turns;
 
 /** Options of dt_rollout_open. */
 typedef struct dt_rollout_options {
@@ -40,17 +41,24 @@ typedef struct dt_rollout_options {
     const dt_constraint *constraint; /* constraint on completions, borrowed; NULL: none */
     dt_sampling sampling;            /* with its seed; beams only use temperature and repetition penalty */
     const char *from_file;           /* grpo.rollouts: completions are read from there; "": they are generated */
+    dt_turns *turns; /* an environment answers each turn of a completion (turns.h), borrowed; NULL: none. Not with
+                      * beams or a constraint */
     int n_arrays; /* number of arrays with a value per token of a completion; names in checkpoints and rollouts.jsonl */
     const char *array_name[DT_MAX_ROLLOUT_ARRAYS];
 } dt_rollout_options;
 
-/** A completion and its prompt. */
+/** A completion and its prompt. The completion consists of n_new tokens of the model and n_observed tokens of an
+ *  environment between them. Only the model's are targets, have values in arrays and count in lengths. */
 typedef struct dt_rollout_row {
     int64_t prompt;  /* sample index in the dataset, over all its files */
     uint64_t number; /* index among all completions of the run: key of its random numbers */
-    int32_t n_prompt, n_new;
-    bool ended; /* its last token ends a completion; false: it was cut at max_completion */
+    int32_t n_prompt, n_new, n_observed;
+    int32_t n_turns, n_calls, n_failures; /* turns of the model, its tool calls, and those that failed */
+    double reward;                        /* by the environment; NaN: none */
+    bool ended; /* the model's last token ends a completion; false: it was cut at max_completion */
 } dt_rollout_row;
+/** Tokens of a completion, including an environment's. Local. */
+static inline int32_t dt_rollout_n_completion(const dt_rollout_row *row) { return row->n_new + row->n_observed; }
 
 /* ---- life cycle: called by the functions of a task (step.h) with the same names ---------------------------------- */
 
@@ -116,10 +124,12 @@ void dt_rollout_put(dt_rollout *r, int64_t row, const int32_t *ids, int32_t n);
 const dt_rollout_row *dt_rollout_row_of(const dt_rollout *r, int64_t row);
 /** Number of rows, of all ranks, that were not cut at max_completion. Local. */
 int64_t dt_rollout_n_ended(const dt_rollout *r);
-/** Tokens of a row: [n_prompt + n_new]. Borrowed. Local. */
+/** Tokens of a row: [n_prompt + n_new + n_observed]. Borrowed. Local. */
 const int32_t *dt_rollout_ids(const dt_rollout *r, int64_t row);
-/** Values of a row in an array: [n_new + 1], one per token of the completion, and one for the state after the last
- *  token (a critic's value; 0 in other arrays). Borrowed; the caller may write them. Local. */
+/** Is token k of a row's completion an environment's? Local. */
+bool dt_rollout_is_observed(const dt_rollout *r, int64_t row, int32_t k);
+/** Values of a row in an array: [n_new + 1], one per token of the model, and one for the state after the last token (a
+ *  critic's value; 0 in other arrays). Borrowed; the caller may write them. Local. */
 float *dt_rollout_array(dt_rollout *r, int array, int64_t row);
 /** Part of a row. */
 typedef enum dt_rollout_part { DT_PART_PROMPT, DT_PART_COMPLETION } dt_rollout_part;
@@ -140,7 +150,7 @@ void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_
 
 /** This rank's micro-batch `micro` of a step that takes the rows order[first .. first+n-1] (order NULL: rows in order).
  *  As in *Order of samples*, micro-batch j has m rows and belongs to rank j mod N. A sequence is a whole prompt and
- *  completion; targets are the completion's tokens. Empty if this rank has no rows. Borrowed until the next call, like
+ *  completion; targets are the model's tokens of the completion. Empty if this rank has no rows. Borrowed until the next call, like
  *  row: out [n_seq], the rows of its sequences. Local. */
 const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n,
                                  int micro, const int64_t **row);

@@ -33,7 +33,8 @@ static void open_rollout(grpo *g, dt_task *t)
                                            .min_p = cfg->grpo_min_p,
                                            .repetition_penalty = cfg->grpo_repetition_penalty,
                                            .seed = (uint64_t)cfg->run_seed},
-                              .from_file = cfg->grpo_rollouts};
+                              .from_file = cfg->grpo_rollouts,
+                              .turns = g->turns};
     const char *const names[GRPO_N_ARRAYS] = {"old_logp", "ref_logp"};
     const bool kept[GRPO_N_ARRAYS] = {grpo_n_steps(t) > 1 || g->kl_in_reward, g->beta > 0};
     for (int i = 0; i < GRPO_N_ARRAYS; i++) {
@@ -110,6 +111,8 @@ static void grpo_open(dt_task *t)
     g->rule.n_of_set = grpo_generation_size(t);
     if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     dt_generation_items_open(&g->items, t);
+    if (*t->cfg->grpo_environment && !*t->cfg->grpo_rollouts)
+        g->turns = dt_environment_open(t, "grpo", t->cfg->grpo_environment, t->cfg->grpo_max_tool_calling_iterations);
     g->most_tokens = dt_generation_items_depth(&g->items, g->loss_of.max_completion_length);
     open_rollout(g, t);
     dt_mistakes_add(t->mistakes, grpo_check_items(g, t));

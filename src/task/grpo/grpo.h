@@ -12,6 +12,7 @@
 #define DTRAIN_TASK_GRPO_H
 
 #include "../advantages.h"
+#include "dtrain/reward/environment.h"
 #include "dtrain/reward/reward.h"
 #include "dtrain/task/task.h"
 #include "grpo_loss.h"
@@ -19,7 +20,7 @@
 #include "../reference.h"
 #include "../reward_watch.h"
 
-enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* including the penalty for long completions */
+enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 2 }; /* including the environment and the penalty for long completions */
 /* Log-probabilities kept for each token of a generation: by the policy before its first update, by the reference. */
 typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
@@ -56,7 +57,9 @@ typedef struct grpo {
     dt_advantage_rule rule;
     double weight[GRPO_MAX_FUNCS];
     const char *name[GRPO_MAX_FUNCS];
-    int n_given; /* functions whose rewards come from dt_rewards or grpo.rollouts; the penalty overlong is one more */
+    dt_turns *turns; /* NULL: no environment */
+    /* functions whose rewards come from dt_rewards or grpo.rollouts, and these with the environment; overlong is one more */
+    int n_given, n_watched;
     char given_name[DT_MAX_REWARDS][16];
     dt_reward_watch watch[GRPO_MAX_FUNCS];
     int array[GRPO_N_ARRAYS];  /* of the rollout; -1: not kept */
@@ -64,7 +67,7 @@ typedef struct grpo {
     dt_rollout *rollout;
     dt_rollout *valid;   /* NULL: no validation, or `search` does it */
     dt_ranking *search;  /* NULL: none, or no catalogue */
-    dt_rewards *rewards; /* NULL: grpo.rollouts contains the rewards */
+    dt_rewards *rewards; /* NULL: grpo.rollouts contains the rewards, or only an environment rewards */
     dt_reference reference;
     double beta;         /* weight of the divergence, in the loss or in the reward; 0: no reference */
     bool kl_in_reward;   /* beta > 0, and the divergence is part of the reward, not of the loss */

@@ -132,7 +132,7 @@ dt_err grpo_generate(grpo *g, dt_task *t)
                                         .n_ended = dt_rollout_n_ended(g->rollout),
                                         .group_len = t->cfg->grpo_num_generations,
                                         .stride = g->rule.n_funcs};
-    dt_reward_watch_rollout(g->watch, g->n_given, g->name, &rewards, dt_comm_first(t->comm));
+    dt_reward_watch_rollout(g->watch, g->n_watched, g->name, &rewards, dt_comm_first(t->comm));
     g->num_tokens += n_tokens;
     g->n_used = 0;
     return DT_OK;

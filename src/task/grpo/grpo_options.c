@@ -70,6 +70,17 @@ static dt_err check_overlong(const dt_config *cfg)
     return DT_OK;
 }
 
+/* An environment answers sampled completions. */
+static dt_err check_environment(const dt_config *cfg)
+{
+    const bool generates = *cfg->grpo_environment && !*cfg->grpo_rollouts;
+    DT_CONFIG_CHECK(!generates || !*cfg->rec_catalogue, cfg, "grpo", "environment",
+                    "expected none with rec.catalogue, whose items are whole completions");
+    DT_CONFIG_CHECK(!generates || !grpo_makes_beams(cfg), cfg, "grpo", "rollout",
+                    "expected sample with grpo.environment, because beams of a search share their text; found beam");
+    return DT_OK;
+}
+
 bool grpo_makes_beams(const dt_config *cfg) { return strcmp(cfg->grpo_rollout, "beam") == 0; }
 
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */
@@ -187,8 +198,11 @@ static void warn(const grpo *g, const dt_task *t)
                                                "kl_in_reward",
                                                "kl_estimator",
                                                NULL},
-                             *const of_draws[] = {"top_k", "top_p", "min_p", NULL};
+                             *const of_draws[] = {"top_k", "top_p", "min_p", NULL},
+             *const of_turns[] = {"environment", "max_tool_calling_iterations", NULL};
     if (t->comm && !dt_comm_first(t->comm)) return;
+    if (*cfg->grpo_rollouts) warn_of_unused(cfg, of_turns, "completions come from grpo.rollouts");
+    if (!*cfg->grpo_environment) warn_of_unused(cfg, of_turns + 1, "there is no grpo.environment");
     if (cfg->grpo_beta == 0) warn_of_unused(cfg, of_reference, "with beta = 0 there is no reference");
     if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam does not sample");
     if ((l->sequence_level || l->product) && weighs_by_length(l->type))
@@ -214,5 +228,6 @@ void grpo_check(grpo *g, const dt_task *t)
     if (t->cfg->grpo_top_p == 0)
         dt_mistakes_add(t->mistakes, dt_config_fail(t->cfg, "grpo", "top_p", "expected a number above 0, found 0"));
     dt_mistakes_add(t->mistakes, check_overlong(t->cfg));
+    dt_mistakes_add(t->mistakes, check_environment(t->cfg));
     warn(g, t);
 }

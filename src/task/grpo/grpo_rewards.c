@@ -1,5 +1,5 @@
-/* grpo_rewards.c - the rewards of completions: from grpo.reward_funcs or grpo.rollouts, with the penalty for long
- * completions as one more function. */
+/* grpo_rewards.c - the rewards of completions: from grpo.reward_funcs or grpo.rollouts, with those of the environment
+ * and the penalty for long completions as more functions. */
 #include "grpo.h"
 #include "dtrain/step/step.h"
 #include <stdio.h>
@@ -29,6 +29,7 @@ static void open_functions(grpo *g, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     const bool is_refused = *cfg->grpo_rollouts && g->rollout && dt_rollout_n_prompts(g->rollout) == 0; /* reported */
+    if (*cfg->grpo_environment && !*cfg->grpo_reward_funcs) return;
     if (!is_refused) dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
     g->rewards = dt_rewards_open(t, "grpo", "", cfg->grpo_reward_funcs, cfg->grpo_reward_weights, g->items.catalogue);
     if (!g->rewards) return;
@@ -47,6 +48,11 @@ void grpo_open_rewards(grpo *g, dt_task *t)
     else
         open_functions(g, t);
     g->rule.n_funcs = g->n_given;
+    if (g->turns) {
+        g->name[g->rule.n_funcs] = "environment";
+        g->weight[g->rule.n_funcs++] = 1;
+    }
+    g->n_watched = g->rule.n_funcs;
     if (cfg->grpo_overlong_cache == 0) return;
     g->name[g->rule.n_funcs] = "overlong";
     g->weight[g->rule.n_funcs++] = cfg->grpo_overlong_penalty;
@@ -66,14 +72,15 @@ dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order
 {
     int n = 0;
     const double *given = dt_rollout_given_rewards(r, &n);
-    if (!given) {
+    if (!given && g->rewards) {
         DT_TRY(dt_rewards_score(g->rewards, t, r, order, first, g->given));
         given = g->given;
     }
     for (int64_t i = first; i < dt_rollout_n_rows(r); i++) {
         double *const mine = reward + i * g->rule.n_funcs;
-        memcpy(mine, given + i * g->n_given, (size_t)g->n_given * sizeof *mine);
-        if (g->n_given < g->rule.n_funcs) mine[g->n_given] = overlong(g, t, r, i);
+        if (g->n_given > 0) memcpy(mine, given + i * g->n_given, (size_t)g->n_given * sizeof *mine);
+        if (g->turns) mine[g->n_given] = dt_rollout_row_of(r, i)->reward;
+        if (g->n_watched < g->rule.n_funcs) mine[g->n_watched] = overlong(g, t, r, i);
     }
     return DT_OK;
 }
