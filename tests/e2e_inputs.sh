@@ -115,7 +115,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/agent.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done

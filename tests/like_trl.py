@@ -38,7 +38,7 @@ bad = [] if len(ours) == len(expected["steps"]) else [f"{len(ours)} steps"]
 largest = 0
 for row, want in zip(ours, expected["steps"]):
     for key, value in zip(expected["metrics"], want):
-        mine = row.get("lr" if key == "learning_rate" else key, row.get(f"{task}/{key}", "is not there"))
+        mine = row.get("lr" if key == "learning_rate" else key, row.get(f"{task.split('/')[0]}/{key}", "is not there"))
         if value is None:
             continue
         off = abs(mine - value) / max(1, abs(value)) if isinstance(mine, (int, float)) else math.inf

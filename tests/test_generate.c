@@ -157,6 +157,98 @@ TEST(tokens_do_not_depend_on_slots_and_passes)
     }
 }
 
+/* ---- sequences that wait for an answer --------------------------------------------------------------------------- */
+
+enum { N_INSERTED = 3, MAX_WAITS = 2 };
+
+/* An answer comes after some calls, later for some sequences. */
+struct answers {
+    dt_sequence *seqs;
+    int n_seqs, n_waits[N_SEQS], left[N_SEQS], n_idle;
+};
+
+static void wait_for(struct answers *a, dt_sequence *s)
+{
+    const int i = (int)(s - a->seqs);
+    if (s->finish != DT_FINISH_EOS || a->n_waits[i] == MAX_WAITS) return;
+    a->left[i] = 1 + (7 * i + 3 * a->n_waits[i]) % 5;
+    s->finish = DT_FINISH_WAIT;
+}
+
+static dt_err wait_at_end(void *ctx, dt_sequence *s)
+{
+    wait_for(ctx, s);
+    return DT_OK;
+}
+
+/* The tokens of an answer, if they fit. */
+static void take_in(struct answers *a, dt_sequence *s)
+{
+    const int i = (int)(s - a->seqs);
+    a->n_waits[i]++;
+    s->finish = DT_FINISH_EOS;
+    if (s->n_ids + N_INSERTED >= s->max_ids) return;
+    for (int k = 0; k < N_INSERTED; k++) s->ids[s->n_ids++] = 20 + (i + k) % 8;
+    s->finish = DT_FINISH_NONE;
+}
+
+static dt_err answer_some(void *ctx, bool idle)
+{
+    struct answers *a = ctx;
+    a->n_idle += idle;
+    for (int i = 0; i < a->n_seqs; i++)
+        if (a->seqs[i].finish == DT_FINISH_WAIT && --a->left[i] == 0) take_in(a, &a->seqs[i]);
+    return DT_OK;
+}
+
+/* They keep their slots or lose them, and tokens are the same. */
+TEST(sequences_that_wait_continue_with_the_answer)
+{
+    struct work expected;
+    struct answers a = {.seqs = expected.seqs, .n_seqs = N_SEQS};
+    int n_waits = 0, n_idle = 0;
+    make_work(&expected);
+    for (int i = 0; i < N_SEQS; i++) {
+        dt_sequence *q = &expected.seqs[i];
+        do {
+            ref_generate(q);
+            if (q->finish == DT_FINISH_EOS) wait_for(&a, q);
+            if (q->finish == DT_FINISH_WAIT) take_in(&a, q);
+        } while (q->finish == DT_FINISH_NONE);
+        n_waits += a.n_waits[i];
+    }
+    assert_true(n_waits > 5);
+    const int32_t shapes[][2] = {{1, 1}, {1, 64}, {2, 3}, {3, 5}, {5, 16}, {8, 9}, {8, 1000}};
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        struct fake f = {.max_tok = shapes[k][1]};
+        struct work w;
+        dt_ledger ledger = {0};
+        dt_generate_stats stats;
+        make_work(&w);
+        a = (struct answers){.seqs = w.seqs, .n_seqs = N_SEQS};
+        const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
+        const dt_generate_options opt = {.sampling = how,
+                                         .eos = eos,
+                                         .n_eos = 2,
+                                         .vocab_size = VOCAB,
+                                         .n_slots = shapes[k][0],
+                                         .max_tok = shapes[k][1],
+                                         .on_token = wait_at_end,
+                                         .on_wait = answer_some,
+                                         .ctx = &a,
+                                         .ledger = &ledger};
+        assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
+        assert_int_equal(f.n_bad, 0);
+        for (int i = 0; i < N_SEQS; i++) {
+            assert_int_equal(w.seqs[i].n_ids, expected.seqs[i].n_ids);
+            assert_int_equal(w.seqs[i].finish, expected.seqs[i].finish);
+            assert_memory_equal(w.seqs[i].ids, expected.seqs[i].ids, (size_t)w.seqs[i].n_ids * sizeof(int32_t));
+        }
+        n_idle += a.n_idle;
+    }
+    assert_true(n_idle > 0);
+}
+
 static dt_err refuse(void *ctx, dt_sequence *s)
 {
     return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
@@ -542,6 +634,57 @@ TEST(a_prompt_that_is_shared_gives_the_same_bits)
         assert_memory_equal(logps[0], logps[to], sizeof logps[0]);
         /* of those that have theirs in common the last token alone */
         assert_int_equal(stats.n_prompt_tok, apart && ways[w].numbered ? 2 * PROMPT + (N - 2) : N * PROMPT);
+        close_stack(&k);
+    }
+}
+
+/* Tokens that follow a wait are computed from the slot's cache, or the whole text again if it has lost the slot: the
+ * same bits. */
+TEST(waiting_in_a_slot_or_without_gives_the_same_bits)
+{
+    enum { N = 7, PROMPT = 11, LONGEST = 20 };
+    static const int32_t ends[] = {0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, 48, 51, 54, 57};
+    static const int32_t ways[][2] = {{4, 0}, {2, 0}, {1, 0}, {4, 4}, {2, 1}, {3, 2}};
+    static float logps[2][N][MAX_LEN];
+    static int32_t ids[2][N][MAX_LEN];
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        struct stack k;
+        const int to = w > 0;
+        dt_sequence seqs[N], *list[N];
+        struct answers a = {.seqs = seqs, .n_seqs = N};
+        int n_waits = 0;
+        memset(logps[to], 0, sizeof logps[to]), memset(ids[to], 0, sizeof ids[to]);
+        open_stack(&k, configs[0], ways[w][1] ? LONGEST : MAX_LEN, ways[w][1]);
+        for (int i = 0; i < N; i++) {
+            for (int32_t t = 0; t < PROMPT; t++) ids[to][i][t] = (int32_t)(dt_mix64((uint64_t)(t + i / 2 * 64)) % 59);
+            seqs[i] = (dt_sequence){.number = (uint64_t)i,
+                                    .ids = ids[to][i],
+                                    .n_prompt = PROMPT,
+                                    .n_ids = PROMPT,
+                                    .max_ids = PROMPT + LONGEST - 1 - i,
+                                    .logps = logps[to][i],
+                                    .prompt_number = 1 + i / 2};
+            list[i] = &seqs[i];
+        }
+        dt_generate_stats stats;
+        const dt_decoder d = dt_decoder_of_model(k.model);
+        const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+                                         .eos = ends,
+                                         .n_eos = sizeof ends / sizeof ends[0],
+                                         .vocab_size = k.mc.vocab_size,
+                                         .n_slots = ways[w][0],
+                                         .n_prompts = ways[w][1],
+                                         .max_tok = 8,
+                                         .logp = true,
+                                         .on_token = wait_at_end,
+                                         .on_wait = answer_some,
+                                         .ctx = &a,
+                                         .ledger = &k.ledger};
+        assert_int_equal(dt_generate(&d, list, N, &opt, &stats), DT_OK);
+        for (int i = 0; i < N; i++) n_waits += a.n_waits[i];
+        assert_true(n_waits > 4);
+        assert_memory_equal(ids[0], ids[to], sizeof ids[0]);
+        assert_memory_equal(logps[0], logps[to], sizeof logps[0]);
         close_stack(&k);
     }
 }

@@ -1,7 +1,7 @@
-# example.sh - sourced by the examples in this folder (demo.sh, chat.sh, arithmetic.sh, align.sh,
-# recommend.sh, see.sh). NP: number of ranks. All except demo.sh, which trains as input/demo.ini
-# specifies, also use RUNS, the folder for runs and data, and SETTINGS, additional section.key=value
-# settings of all trainings.
+# example.sh - sourced by the examples in this folder (demo.sh, chat.sh, arithmetic.sh, agent.sh,
+# align.sh, recommend.sh, see.sh). NP: number of ranks. All except demo.sh, which trains as
+# input/demo.ini specifies, also use RUNS, the folder for runs and data, and SETTINGS, additional
+# section.key=value settings of all trainings.
 set -eu
 cd "$(dirname "$0")/.."
 np=${NP:-2} runs=${RUNS:-runs} settings=${SETTINGS:-}

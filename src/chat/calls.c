@@ -27,9 +27,9 @@ json_t *dt_chat_test_tools(void)
                                  "properties", "x", "type", "string", "description", "d", "required", "x"));
 }
 
-static json_t *test_calls(const char *name, bool text)
+static json_t *test_calls(bool text)
 {
-    json_t *arguments = text ? json_sprintf("{\"%s\": \"%s\"}", name, value) : json_pack("{s:s}", name, value);
+    json_t *arguments = text ? json_sprintf("{\"x\": \"%s\"}", value) : json_pack("{s:s}", "x", value);
     return list_of_one(json_pack("{s:s, s:s, s:{s:s, s:o}}", "type", "function", "id", DT_CHAT_CALL_ID, "function",
                                  "name", tool_name, "arguments", arguments));
 }
@@ -229,20 +229,31 @@ static dt_err look_after_call(dt_chat *c, const dt_message *talk, const json_t *
     return err == DT_ERR_DATA ? DT_OK : err;
 }
 
-/* Calls in texts that the model generates have the form of those that the template writes. */
+/* Calls in texts that the model generates have the form of those that the template writes. It is known if a call can be
+ * read back. */
 static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *tools)
 {
     dt_message named[] = {talk[0], talk[1]};
-    dt_jinja_result r;
-    bool taken;
-    json_t *calls = test_calls(key, c->call_text);
-    DT_CHECK(calls, DT_ERR_MEMORY, "out of memory for a test");
+    dt_jinja_result r = {0};
+    bool taken = false;
+    int n_bad;
+    json_t *calls = json_deep_copy(talk[1].calls), *function = json_object_get(json_array_get(calls, 0), "function"),
+           *arguments = json_pack("{s:s, s:i}", key, value, "n", 7), *read = NULL;
+    char *text = c->call_text && arguments ? json_dumps(arguments, 0) : NULL;
+    const bool made =
+        json_object_set_new(function, "arguments", text ? json_string(text) : json_incref(arguments)) == 0;
     named[1].calls = calls;
-    dt_err err = try(c, named, 2, tools, 0, &r, &taken);
-    const char *asked = taken ? strstr(r.text, question) : NULL;
-    if (asked)
-        err = dt_call_form_find(&c->calls, asked + strlen(question), c->header, tool_name, key, value);
+    dt_err err = made ? try(c, named, 2, tools, 0, &r, &taken) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
+    const char *asked = taken ? strstr(r.text, question) : NULL, *written = asked ? asked + strlen(question) : "";
+    if (err == DT_OK) err = dt_call_form_find(&c->calls, written, c->header, tool_name, key, value);
+    if (err == DT_OK) err = dt_chat_read_calls(c, written, &read, &n_bad);
+    function = json_object_get(json_array_get(read, 0), "function");
+    if (json_array_size(read) != 1 || !json_equal(json_object_get(function, "arguments"), arguments))
+        dt_call_form_free(&c->calls);
     dt_jinja_result_free(&r);
+    free(text);
+    json_decref(read);
+    json_decref(arguments);
     json_decref(calls);
     return err;
 }
@@ -283,7 +294,7 @@ static dt_err look_at_results(dt_chat *c, const dt_message *talk, const json_t *
 
 dt_err dt_chat_look_at_tools(dt_chat *c)
 {
-    json_t *tools = dt_chat_test_tools(), *calls = test_calls("x", false), *texts = test_calls("x", true);
+    json_t *tools = dt_chat_test_tools(), *calls = test_calls(false), *texts = test_calls(true);
     dt_message talk[] = {
         {.role = DT_ROLE_USER, .text = question, .nbytes = strlen(question)},
         {.role = DT_ROLE_ASSISTANT, .text = "", .calls = calls},

@@ -31,7 +31,7 @@ enum {
 
 /** The form of a tool call. JSON: {name, arguments}, or a list of these. NAMED: the name, and a JSON object of
  *  arguments. PARTS: the name, and each argument's key and value as text. */
-typedef enum dt_call_kind { DT_CALL_JSON, DT_CALL_NAMED, DT_CALL_PARTS } dt_call_kind;
+typedef enum dt_call_kind { DT_CALL_UNKNOWN, DT_CALL_JSON, DT_CALL_NAMED, DT_CALL_PARTS } dt_call_kind;
 typedef struct dt_call_form {
     dt_call_kind kind;
     char *open;                       /* text before a call; "" or NULL: none */
@@ -65,9 +65,9 @@ struct dt_chat {
     bool call_text;          /* arguments of calls are passed as JSON text, not as objects */
     char *after_call;        /* text after the arguments of an answer's last call, DT_CHAT_CALL_ID; NULL: unknown */
     dt_call_form calls;
-    char *result_header;     /* as header, after a tool's result; NULL: unknown */
-    bool dated;              /* the template uses the date */
-    time_t day;              /* the date that the template receives */
+    char *result_header; /* as header, after a tool's result; NULL: unknown */
+    bool dated;          /* the template uses the date */
+    time_t day;          /* the date that the template receives */
 };
 
 /* ---- forms.c ----------------------------------------------------------------------------------------------------- */

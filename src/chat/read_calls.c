@@ -105,8 +105,8 @@ static bool take(json_t *list, json_t *value)
     json_array_foreach(value, i, one) rename_parameters(one);
     calls = value ? dt_calls_of(value) : NULL;
     bool valid = json_array_size(calls) > 0;
-    json_array_foreach(calls, i, one)
-        valid &= json_is_object(json_object_get(json_object_get(one, "function"), "arguments"));
+    json_array_foreach(calls, i, one) valid &=
+        json_is_object(json_object_get(json_object_get(one, "function"), "arguments"));
     if (valid) json_array_extend(list, calls);
     json_decref(calls);
     json_decref(value);
@@ -175,17 +175,22 @@ static void read_lines(const char *text, json_t *list)
     }
 }
 
+bool dt_chat_knows_calls(const dt_chat *c)
+{
+    if (c->with_tools) c = c->with_tools;
+    return !c->writes_calls || c->calls.kind != DT_CALL_UNKNOWN;
+}
+
 dt_err dt_chat_read_calls(const dt_chat *c, const char *text, json_t **calls, int *n_bad)
 {
-    const dt_call_form *f = &(c->with_tools ? c->with_tools : c)->calls;
+    if (c->with_tools) c = c->with_tools;
+    const dt_call_form *f = &c->calls;
     *n_bad = 0;
     *calls = json_array();
     DT_CHECK(*calls, DT_ERR_MEMORY, "out of memory for tool calls");
     for (const char *end; (end = strstr(text, end_of_thoughts)); text = end + strlen(end_of_thoughts)) continue;
-    if (!f->open || !*f->open) {
-        read_lines(text, *calls);
-        return DT_OK;
-    }
+    if (!c->writes_calls || (f->kind != DT_CALL_UNKNOWN && !*f->open)) read_lines(text, *calls);
+    if (f->kind == DT_CALL_UNKNOWN || !*f->open) return DT_OK;
     while ((text = strstr(text, f->open))) *n_bad += !read_one(f, text + strlen(f->open), *calls, &text);
     return DT_OK;
 }

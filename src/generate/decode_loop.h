@@ -39,8 +39,8 @@ typedef struct decode_user {
     void *self;
     /* fill slots; sets *work if there is anything to do, *waits if only on_wait can bring work */
     dt_err (*admit)(void *self, bool *work, bool *waits);
-    dt_err (*read)(void *self);              /* read results from the model, after its decode */
-    dt_err (*use)(void *self);               /* process them: local */
+    dt_err (*read)(void *self); /* read results from the model, after its decode */
+    dt_err (*use)(void *self);  /* process them: local */
 } decode_user;
 
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats);

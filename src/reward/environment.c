@@ -62,12 +62,12 @@ static char *write_line(dt_rollout *r, const dt_turn *turn, const question *q, c
     const char *prompt = dt_rollout_text(r, turn->row, DT_PART_PROMPT, DT_NO_SPECIAL),
                *completion = dt_rollout_text(r, turn->row, DT_PART_COMPLETION, DT_NO_SPECIAL);
     json_t *line = prompt && completion
-                       ? json_pack("{s:I, s:i, s:b, s:s, s:O, s:i, s:s, s:s}", "episode", (json_int_t)row->number, "turn",
-                                   (int)row->n_turns, "last", (int)turn->last, "text", text, "tool_calls", q->calls,
-                                   "unread_calls", q->n_bad, "prompt", prompt, "completion", completion)
+                       ? json_pack("{s:I, s:i, s:b, s:s, s:O, s:i, s:s, s:s}", "episode", (json_int_t)row->number,
+                                   "turn", (int)row->n_turns, "last", (int)turn->last, "text", text, "tool_calls",
+                                   q->calls, "unread_calls", q->n_bad, "prompt", prompt, "completion", completion)
                        : NULL;
-    char *written = line && json_object_update_missing(line, (json_t *)record) == 0 ? json_dumps(line, JSON_COMPACT)
-                                                                                    : NULL;
+    char *written =
+        line && json_object_update_missing(line, (json_t *)record) == 0 ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     return written;
 }
@@ -78,8 +78,8 @@ static dt_err fill_question(environment *e, dt_rollout *r, const dt_turn *turn, 
     json_t *record;
     if (!of_prompt) return DT_ERR_DATA; /* the error is recorded */
     DT_TRY(read_calls(e, r, turn, q));
-    DT_TRY(dt_json_parse(&record, "the record of a prompt", of_prompt, strlen(of_prompt),
-                         DT_JSON_NUL | DT_JSON_LAST_KEY));
+    DT_TRY(
+        dt_json_parse(&record, "the record of a prompt", of_prompt, strlen(of_prompt), DT_JSON_NUL | DT_JSON_LAST_KEY));
     char *text = turn_text(e, r, turn, true);
     q->line = text ? write_line(r, turn, q, text, record) : NULL;
     free(text);
@@ -158,7 +158,8 @@ static void check_fields(const json_t *answer, dt_complaint *what)
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) found |= !strcmp(key, known[i]);
         if (!found)
             snprintf(what->text, sizeof what->text,
-                     "unknown field %.40s; known are episode, observation, messages, role, reward, done, failures", key);
+                     "unknown field %.40s; known are episode, observation, messages, role, reward, done, failures",
+                     key);
     }
     if (reward && !json_is_null(reward) &&
         !(json_is_number(reward) && fabs(json_number_value(reward)) <= DT_MOST_REWARD))
@@ -185,13 +186,13 @@ static dt_err use_answer(environment *e, question *q, const json_t *answer, dt_c
     }
     json_decref(messages);
     q->answered = true;
-    q->answer = (dt_observation){
-        .row = q->row,
-        .ids = q->ids.id,
-        .n = (int32_t)dt_min_size(q->ids.n, INT32_MAX),
-        .n_calls = (int32_t)json_array_size(q->calls) + q->n_bad,
-        .n_failures = q->n_bad + (int32_t)json_integer_value(json_object_get(answer, "failures")),
-        .reward = json_is_number(reward) ? json_number_value(reward) : (double)NAN};
+    q->answer =
+        (dt_observation){.row = q->row,
+                         .ids = q->ids.id,
+                         .n = (int32_t)dt_min_size(q->ids.n, INT32_MAX),
+                         .n_calls = (int32_t)json_array_size(q->calls) + q->n_bad,
+                         .n_failures = q->n_bad + (int32_t)json_integer_value(json_object_get(answer, "failures")),
+                         .reward = json_is_number(reward) ? json_number_value(reward) : (double)NAN};
     return err;
 }
 
@@ -306,6 +307,11 @@ static dt_err open_chat(void *self, dt_task *t, const char *tokenizer, int32_t *
         DT_TRY(dt_config_lead_to(t->cfg, e->section, "environment", err));
     }
     *end_token = dt_chat_end_token(e->chat);
+    if (t->comm && dt_comm_first(t->comm) && !dt_chat_knows_calls(e->chat) && !t->valid)
+        DT_WARN(
+            "the chat template %s writes tool calls in a form that dtrain cannot read, so tool_calls is always empty; "
+            "the environment must read text",
+            dt_chat_source(e->chat));
     return DT_OK;
 }
 

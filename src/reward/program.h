@@ -45,7 +45,7 @@ typedef struct dt_program {
     int stride;
     dt_answer_fn take; /* takes the answers instead; NULL: none */
     void *taker;       /* its argument */
-    double since_s; /* time of the last answer, or of the start */
+    double since_s;    /* time of the last answer, or of the start */
 } dt_program;
 
 /** "PROGRAM ARGS", split into words like a shell does (quotes, ~, $NAME; no command substitution). Local. DT_ERR_USAGE:

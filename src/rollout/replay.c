@@ -64,7 +64,8 @@ static dt_err check_masks(const place *at, const json_t *group)
         json_array_foreach(mask, k, one) n_valid += json_is_integer(one) && json_integer_value(one) >> 1 == 0;
         DT_CHECK(n_valid == n && json_array_size(mask) == n, DT_ERR_DATA,
                  "%s:%" PRId64 ": tool_mask[%zu]: expected %zu numbers, 1 for a token of the model and 0 for one of an "
-                 "environment", at->from->path, at->line, i, n);
+                 "environment",
+                 at->from->path, at->line, i, n);
     }
     return DT_OK;
 }
@@ -238,8 +239,7 @@ static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t 
     const int32_t n = (int32_t)json_array_size(completion);
     copy_ids(completion, 0, ids + x->n_prompt, n);
     if (r->observed) add_turns(r, json_array_get(json_object_get(group, "tool_mask"), k), row, n);
-    while (!r->observed && !x->ended && x->n_new < n)
-        x->ended = ends(r, ids[x->n_prompt + x->n_new++]);
+    while (!r->observed && !x->ended && x->n_new < n) x->ended = ends(r, ids[x->n_prompt + x->n_new++]);
     for (int f = 0; f < r->replay.n_rewards; f++) {
         const json_t *reward = reward_at(rewards, (size_t)f);
         r->given[row * r->replay.n_rewards + f] = json_is_null(reward) ? NAN : json_number_value(reward);
@@ -262,7 +262,7 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
     static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",
-                                       "rewards", "reward_funcs", "advantages",     "logps", "tool_mask"};
+                                       "rewards", "reward_funcs", "advantages",     "logps",  "tool_mask"};
     json_t *group;
     DT_TRY(read_group(&r->replay, &r->opt, number, &group));
     json_t *nested = json_object_get(group, "record");

@@ -29,7 +29,7 @@ typedef struct rollout_replay {
     size_t text_room;
     rollout_line *line; /* [n] */
     int64_t n, longest_prompt, vocab_size;
-    int n_rewards; /* per completion */
+    int n_rewards;  /* per completion */
     bool has_turns; /* completions have a tool_mask */
     uint64_t fingerprint;
 } rollout_replay;
@@ -45,7 +45,7 @@ struct dt_rollout {
     int32_t recompute_at;        /* of dt_generate_options */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
-    int32_t end_of_turn; /* -1: none but EOS tokens */
+    int32_t end_of_turn;     /* -1: none but EOS tokens */
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
     dt_model *model;         /* that generates */
@@ -61,7 +61,7 @@ struct dt_rollout {
     int32_t *ids;        /* [n_rows, ids_ld] */
     uint8_t *observed;   /* [n_rows, observed_ld] 1: the token of a completion is an environment's; NULL: no turns */
     int64_t observed_ld;
-    int *chosen;         /* [num_generations] */
+    int *chosen; /* [num_generations] */
     int64_t ids_ld;
     rollout_floats sampled;                      /* [.., max_completion]: log-probabilities by the sampler */
     rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* [.., max_completion + 1] */

@@ -12,7 +12,7 @@ struct meeting {
     dt_rollout *r;
     dt_task *t;
     int64_t from, n; /* this rank's rows */
-    int64_t n_all; /* rows of all ranks */
+    int64_t n_all;   /* rows of all ranks */
     double begin_s, met_s, every_s;
     bool over; /* all ranks know the final result */
 };

@@ -10,7 +10,8 @@ double rollout_saved_nbytes(const dt_rollout *r)
 {
     const double n = (double)r->opt.n_rows, tokens = (double)r->max_len,
                  floats = (double)(1 + r->opt.n_arrays) * (double)(r->opt.max_completion + 1);
-    return 8 * PLACE_LEN + n * (8 * (ROW_LEN + (rollout_has_turns(r) ? TURNS_LEN + 1 : 0)) + 4 * tokens + 4 * floats + 8 * r->replay.n_rewards);
+    return 8 * PLACE_LEN + n * (8 * (ROW_LEN + (rollout_has_turns(r) ? TURNS_LEN + 1 : 0)) + 4 * tokens + 4 * floats +
+                                8 * r->replay.n_rewards);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */

@@ -309,6 +309,8 @@ dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_messages *m, uns
  *  its own, so that the answer's tokens are kept. flags: DT_CHAT_NO_THINK. DT_ERR_DATA: the messages, or the template
  *  changes an answer when messages follow. DT_ERR_MEMORY. */
 dt_err dt_chat_continue(const dt_chat *c, dt_encoder *e, const json_t *messages, unsigned flags, dt_ids *ids);
+/** False if the template writes calls in a form that dt_chat_read_calls does not know: it then finds none. */
+bool dt_chat_knows_calls(const dt_chat *c);
 /** Read the tool calls in the text of an answer, with its special tokens, in the template's form. If the template
  *  writes no calls: JSON objects {name, arguments} at the begin of lines, with or without <tool_call> before them.
  *

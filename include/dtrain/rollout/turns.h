@@ -32,7 +32,7 @@ struct dt_turns {
     dt_err (*ask)(void *self, dt_rollout *r, const dt_turn *turn);
     /* the next answer, of any turn; *any false: none within most_s seconds. DT_ERR_DATA, with the reason */
     dt_err (*answer)(void *self, double most_s, dt_observation *o, bool *any);
-    const char *name; /* for the phase while all ranks wait */
+    const char *name;  /* for the phase while all ranks wait */
     int64_t max_turns; /* 0: no limit */
 };
 

@@ -199,7 +199,7 @@ static void warn(const grpo *g, const dt_task *t)
                                                "kl_estimator",
                                                NULL},
                              *const of_draws[] = {"top_k", "top_p", "min_p", NULL},
-             *const of_turns[] = {"environment", "max_tool_calling_iterations", NULL};
+                             *const of_turns[] = {"environment", "max_tool_calling_iterations", NULL};
     if (t->comm && !dt_comm_first(t->comm)) return;
     if (*cfg->grpo_rollouts) warn_of_unused(cfg, of_turns, "completions come from grpo.rollouts");
     if (!*cfg->grpo_environment) warn_of_unused(cfg, of_turns + 1, "there is no grpo.environment");

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A calculator as environment of input/agent.ini (docs/environments.md): a line of JSON for each turn of the model, a
-line of JSON as answer. The model may call add, sub and mul with a and b. A turn without a call is its answer, which is
-compared with the field "answer" of the prompt's record."""
+"""The environment of input/agent.ini, a calculator (docs/environments.md): a line of JSON for each turn of the model, a line of JSON as answer.
+
+The model may call add, sub and mul with numbers a and b. A turn without a call is its answer, which is compared with the field "answer" of the
+prompt's record.
+"""
 import json
 import sys
 
@@ -13,11 +15,11 @@ for line in sys.stdin:
     for call in turn["tool_calls"]:
         function = call["function"]
         try:
-            results.append(str(TOOLS[function["name"]](**function["arguments"])))
-        except Exception as e:
-            results.append(f"error: {e!r}"[:60])
+            results.append(str(TOOLS[function["name"]](**function["arguments"]))[:60])
+        except Exception as error:
+            results.append(f"error: {error!r}"[:60])
             failures += 1
-    if results:
+    if results and not turn["last"]:
         answer = {"observation": results, "failures": failures}
     else:
         answer = {"reward": float(turn["text"].strip() == str(turn["answer"])), "done": True}
