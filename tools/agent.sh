@@ -38,7 +38,7 @@ train agent-base demo run.task=sft run.max_steps=400 data.train="$data/talks.h5"
     optimizer.lr=2e-3 checkpoint.export=hf
 
 say "GRPO with a calculator: $MPIRUN -np $np ./dtrain input/agent.ini"
-train agent agent run.max_steps=60 model.path="$runs/agent-base/hf" data.train="$data/products.h5" grpo.num_generations=16 \
+train agent agent run.max_steps=100 model.path="$runs/agent-base/hf" data.train="$data/products.h5" grpo.num_generations=16 \
     grpo.max_completion_length=72 grpo.max_tool_calling_iterations=2 batch.train_batch_size=256 batch.micro_batch_size=32 optimizer.lr=5e-4 \
     precision.dtype=fp32
 

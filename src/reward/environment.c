@@ -16,8 +16,9 @@ typedef struct question {
     int64_t row;
     uint64_t number;
     char *line;
-    json_t *calls; /* of the turn */
-    int n_bad;     /* calls that cannot be read */
+    json_t *calls;  /* of the turn */
+    int n_bad;      /* calls that cannot be read */
+    unsigned flags; /* of dt_chat_continue */
     bool answered, delivered;
     dt_observation answer;
     dt_ids ids;
@@ -31,7 +32,8 @@ typedef struct environment {
     dt_tokenizer *tokenizer; /* these three NULL: not open, as in a plan without files */
     dt_chat *chat;
     dt_encoder *encoder;
-    question *of; /* [n] since the last time when all answers were delivered */
+    dt_ids no_think; /* the end of a prompt for an answer without thoughts; empty: not known */
+    question *of;    /* [n] since the last time when all answers were delivered */
     int64_t n, n_alloc, n_delivered;
 } environment;
 
@@ -70,6 +72,15 @@ static char *write_line(dt_rollout *r, const dt_turn *turn, const question *q, c
         line && json_object_update_missing(line, (json_t *)record) == 0 ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     return written;
+}
+
+/* Later turns begin as the prompt has begun the first one. */
+static unsigned flags_of(const environment *e, const dt_rollout *r, int64_t row)
+{
+    const int32_t n_prompt = dt_rollout_row_of(r, row)->n_prompt, n = (int32_t)e->no_think.n;
+    const bool off = n > 0 && n <= n_prompt &&
+                     memcmp(dt_rollout_ids(r, row) + n_prompt - n, e->no_think.id, (size_t)n * sizeof(int32_t)) == 0;
+    return off ? DT_CHAT_NO_THINK : 0;
 }
 
 static dt_err fill_question(environment *e, dt_rollout *r, const dt_turn *turn, question *q)
@@ -178,7 +189,8 @@ static dt_err use_answer(environment *e, question *q, const json_t *answer, dt_c
     const bool empty = json_array_size(messages) == 0;
     if (empty && json_is_false(done)) complain(what, "done is false, but there is no observation to continue with");
     q->ids.n = 0;
-    dt_err err = empty || json_is_true(done) ? DT_OK : dt_chat_continue(e->chat, e->encoder, messages, 0, &q->ids);
+    dt_err err =
+        empty || json_is_true(done) ? DT_OK : dt_chat_continue(e->chat, e->encoder, messages, q->flags, &q->ids);
     if (err == DT_ERR_DATA) {
         complain(what, dt_error_message());
         dt_error_clear();
@@ -236,7 +248,10 @@ static dt_err ask(void *self, dt_rollout *r, const dt_turn *turn)
     }
     question *q = &e->of[e->n];
     clear_question(q);
-    *q = (question){.row = turn->row, .number = dt_rollout_row_of(r, turn->row)->number, .ids = q->ids};
+    *q = (question){.row = turn->row,
+                    .number = dt_rollout_row_of(r, turn->row)->number,
+                    .flags = flags_of(e, r, turn->row),
+                    .ids = q->ids};
     DT_TRY(fill_question(e, r, turn, q));
     e->n++;
     dt_program_add(&e->program, take_answer, e);
@@ -290,6 +305,23 @@ static const char *template_of(const dt_task *t)
     return *data ? data : *t->cfg->model_chat_template ? t->cfg->model_chat_template : "auto";
 }
 
+/* What DT_CHAT_NO_THINK changes. */
+static dt_err find_no_think(environment *e)
+{
+    dt_ids with = {0};
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "dummy");
+    dt_err err = messages ? dt_chat_continue(e->chat, e->encoder, messages, 0, &with) : no_memory();
+    if (err == DT_OK) err = dt_chat_continue(e->chat, e->encoder, messages, DT_CHAT_NO_THINK, &e->no_think);
+    size_t n = 0;
+    while (n < with.n && n < e->no_think.n && with.id[n] == e->no_think.id[n]) n++;
+    e->no_think.n -= n;
+    if (e->no_think.n > 0) memmove(e->no_think.id, e->no_think.id + n, e->no_think.n * sizeof *with.id);
+    free(with.id);
+    json_decref(messages);
+    if (err == DT_ERR_DATA) dt_error_clear(); /* reported with the first observation */
+    return err == DT_ERR_DATA ? DT_OK : err;
+}
+
 static dt_err open_chat(void *self, dt_task *t, const char *tokenizer, int32_t *end_token)
 {
     environment *e = self;
@@ -303,6 +335,7 @@ static dt_err open_chat(void *self, dt_task *t, const char *tokenizer, int32_t *
         if (err == DT_OK) dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(e->tokenizer));
         if (err == DT_OK) err = dt_encoder_open(&e->encoder, e->tokenizer);
         if (err == DT_OK) err = dt_chat_open(&e->chat, template_of(t), e->tokenizer);
+        if (err == DT_OK) err = find_no_think(e);
         if (err != DT_OK && !t->comm) return dt_error_clear(), DT_OK; /* a plan may run without the files */
         DT_TRY(dt_config_lead_to(t->cfg, e->section, "environment", err));
     }
@@ -339,6 +372,7 @@ static void close_environment(void *self, dt_task *t)
         free(e->of[k].ids.id);
     }
     free(e->of);
+    free(e->no_think.id);
     dt_chat_close(e->chat);
     dt_encoder_close(e->encoder);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(e->tokenizer));

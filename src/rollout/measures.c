@@ -35,6 +35,7 @@ static void show_turns(const dt_rollout *r, dt_sums *s, const char *prefix)
     show(s, prefix, "environment/turns", r->sums.n_turns, r->sums.n, NULL);
     show(s, prefix, "environment/observed_tokens", r->sums.n_observed, r->sums.n, NULL);
     if (!r->opt.turns) return; /* a file of completions does not tell */
+    show(s, prefix, "time/environment", r->sums.turn_seconds, -1, finite_or_zero);
     show(s, prefix, "tools/call_frequency", r->sums.n_calls, r->sums.n, NULL);
     show(s, prefix, "tools/failure_frequency", r->sums.n_failures, r->sums.n_calls, NULL);
 }
@@ -54,6 +55,7 @@ void dt_rollout_declare(dt_rollout *r, dt_sums *s, const char *prefix)
     r->sums.n_calls = declare(s, prefix, "tool_calls", DT_SUM_UNITS, 1);
     r->sums.n_failures = declare(s, prefix, "tool_failures", DT_SUM_UNITS, 1);
     r->sums.n_observed = declare(s, prefix, "observed_tokens", DT_SUM_UNITS, 1);
+    r->sums.turn_seconds = declare(s, prefix, "turn_seconds", DT_SUM_MAX, 1);
     r->sums.gap = declare(s, prefix, "gap", DT_SUM_UNITS, 0x1p-40);
     r->sums.gap_tok = declare(s, prefix, "gap_tokens", DT_SUM_UNITS, 1);
     r->sums.gap_largest = declare(s, prefix, "gap_largest", DT_SUM_MAX, 1);
@@ -130,6 +132,7 @@ void dt_rollout_collect(const dt_rollout *r, dt_task *t)
     dt_sums_add(t->sums, r->sums.seconds, r->seconds);
     dt_sums_add(t->sums, r->sums.score_seconds, r->score_seconds);
     dt_sums_add(t->sums, r->sums.reward_seconds, r->reward_seconds);
+    dt_sums_add(t->sums, r->sums.turn_seconds, r->turn_seconds);
 }
 
 void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp)

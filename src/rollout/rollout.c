@@ -363,7 +363,7 @@ void dt_rollout_start(dt_rollout *r, int64_t number)
     r->now.number = number;
     r->n_rows = 0;
     r->policy = -1;
-    r->seconds = r->score_seconds = r->reward_seconds = 0;
+    r->seconds = r->score_seconds = r->reward_seconds = r->turn_seconds = 0;
 }
 
 void dt_rollout_rewind(dt_rollout *r, int64_t prompt)

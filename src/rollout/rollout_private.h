@@ -76,7 +76,7 @@ struct dt_rollout {
     dt_batch batch;
 
     struct {
-        int n_turns, n_calls, n_failures, n_observed;
+        int n_turns, n_calls, n_failures, n_observed, turn_seconds;
         int n, n_tok, least, largest, n_cut, n_ended, ended_tok, ended_least, ended_largest;
         int gap, gap_tok, gap_largest, ratio, n_ratios, ratio_least, ratio_largest;
         int seconds, score_seconds, reward_seconds;
@@ -85,7 +85,7 @@ struct dt_rollout {
     dt_journal *journal; /* rollouts.jsonl, on rank 0, open since the first line */
     dt_cadence shown;
     double begin_s;                                /* start of the run, for the cadence */
-    double seconds, score_seconds, reward_seconds; /* of this rollout, on this rank */
+    double seconds, score_seconds, reward_seconds, turn_seconds; /* of this rollout, on this rank */
 
     char *text[2]; /* returned by dt_rollout_part: valid until its next call */
     char *record;

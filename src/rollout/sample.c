@@ -95,8 +95,11 @@ dt_err rollout_on_wait(void *self, bool idle)
 {
     static const double nap_s = 0.02;
     dt_rollout *r = self;
-    if (idle) dt_phase_enter(r->meeting->t->phase, "environment", r->opt.turns->name);
-    return rollout_take_answers(r, r->meeting->from, idle ? nap_s : 0);
+    const double begin_s = dt_now_s();
+    if (idle) dt_phase_enter(r->meeting->t->phase, "rollout", r->opt.turns->name);
+    const dt_err err = rollout_take_answers(r, r->meeting->from, idle ? nap_s : 0);
+    if (idle) r->turn_seconds += dt_now_s() - begin_s;
+    return err;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
