@@ -256,11 +256,16 @@ template <int ASKED> __device__ static row_values join(const row_sums &r, bool r
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
+__device__ static inline double logp_of(const dt_classifier &cl, const row_values &v, float of_target)
+{
+    return (double)fmaf(of_target, cl.inv_temperature, -v.max) - v.log_sum;
+}
+
 /* Store the results of a row; called by one thread. of_target: the target's logit. */
 template <int ASKED>
 __device__ static void store_results(const dt_classifier &cl, const row_values &v, float of_target, int64_t row)
 {
-    const double logp = (double)fmaf(of_target, cl.inv_temperature, -v.max) - v.log_sum;
+    const double logp = logp_of(cl, v, of_target);
     if (cl.logp) cl.logp[row] = (float)logp;
     if (cl.hit) cl.hit[row] = v.first;
     if (!ASKED) return;
@@ -344,9 +349,12 @@ struct gradient_terms {
 __device__ static inline float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
 
 template <int ASKED>
-__device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, int64_t row)
+__device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, float of_target,
+                                          int64_t row)
 {
-    const float inv_t = cl.inv_temperature, w = weight_of(cl.weight, row) * inv_t;
+    const float inv_t = cl.inv_temperature,
+                factor = cl.weight_by_p ? inv_t * expf((float)logp_of(cl, v, of_target)) : inv_t,
+                w = weight_of(cl.weight, row) * factor;
     gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w, 0, 0, 0};
     if (!ASKED) return g;
     const double eps = (double)cl.label_smoothing, entropy_w = (double)(weight_of(cl.entropy_weight, row) * inv_t),
@@ -440,7 +448,8 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
     if (threadIdx.x == 0) store_results<ASKED>(cl, v, of_target, row);
     if (ASKED == SQUARES) store_squares<aligned>(cl, v, cache, z, row);
     if (wants_gradient(cl))
-        write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, row), cache, z, ref, target);
+        write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, of_target, row), cache, z, ref,
+                                          target);
 }
 
 /* The classifier: block r computes row r. Rows aligned to 16 bytes are read in vectors. The order of sums does not

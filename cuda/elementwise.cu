@@ -1,4 +1,4 @@
-/* elementwise.cu - conversions and sums of elements, gather and scatter of rows, dropout.
+/* elementwise.cu - conversions and sums of elements, gather and scatter of rows, dropout, noise.
  *
  * Threads   each.cuh: one pass over memory, a few vectors per thread; no sums across elements. */
 #include "each.cuh"
@@ -226,6 +226,62 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
         const uint32_t least = (uint32_t)ceilf(p * 0x1p24f) << 8;
         const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, least, 1.0f / (1.0f - p), key, token_key,
                                width,        (unsigned)per_row, fits};
+        return launch_each(s, op, n_rows * per_row);
+    });
+    return DT_OK;
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
+
+/* x[t,c] += bound[t] (2 u - 1), with u of dropout. */
+template <class T> struct add_noise {
+    static constexpr int V = vector_elems<T>, TURNS = 1;
+    T *x;
+    const float *bound;
+    uint64_t key;
+    const uint64_t *token_key;
+    int64_t width;
+    unsigned per_row; /* vectors */
+    bool fits;
+
+    struct item {
+        int64_t row, col;
+        uint64_t token;
+        float bound;
+        vec<T, V> x;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place at = place_of(i, per_row);
+        const int64_t col = at.in_row * V;
+        const int count = elems_left(col, width, V);
+        return {at.row, col, token_key[at.row], bound[at.row],
+                load_vec<V>(x + at.row * width + col, count, fits && count == V)};
+    }
+    __device__ void store(const item &t) const
+    {
+        const int count = elems_left(t.col, width, V);
+        vec<T, V> out;
+#pragma unroll
+        for (int first = 0; first < V; first += 4) {
+            const philox_words words = philox(key, t.token, (uint64_t)((t.col + first) / 4));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                out.x[first + j] = from_float<T>(
+                    fmaf(t.bound, 2.0f * ((float)(words.w[j] >> 8) * 0x1p-24f) - 1.0f, to_float(t.x.x[first + j])));
+        }
+        store_vec(x + t.row * width + t.col, out, count, fits && count == V);
+    }
+};
+
+dt_err cuda_add_noise(dt_device *dev, void *x, const float *bound, uint64_t key, const uint64_t *token_key,
+                      int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
+{
+    dt_stream *s = cuda_stream(dev, stream, "add_noise");
+    CUDA_BY_DTYPE(dt, T, "add_noise", {
+        const int64_t per_row = ceil_div(width, add_noise<T>::V);
+        const bool fits = vectors_fit((size_t)width * sizeof(T), x);
+        const add_noise<T> op = {(T *)x, bound, key, token_key, width, (unsigned)per_row, fits};
         return launch_each(s, op, n_rows * per_row);
     });
     return DT_OK;

@@ -1,4 +1,4 @@
-/* philox.cuh - random words for dropout: dt_philox4x32 of core.h on the GPU. */
+/* philox.cuh - random words for dropout and noise: dt_philox4x32 of core.h on the GPU. */
 #ifndef DTRAIN_CUDA_PHILOX_CUH
 #define DTRAIN_CUDA_PHILOX_CUH
 

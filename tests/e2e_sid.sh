@@ -7,7 +7,8 @@ sid() { run "$1" ./dtrain-sid --embeddings $data/items.npy --items $data/items.i
 
 # ---- ranks, files
 small="--hidden 16,8 --dim 4 --epochs 30 --warmup-epochs 3 --batch-size 160 --evaluate-every 10" # two steps an epoch, of 3 blocks
-for method in kmeans balanced "rqvae $small"; do
+plus="${small/--dim 4 /}"
+for method in kmeans balanced "rqvae $small" "kmeans+ $plus"; do
     set -- $method
     ends "$1 on one rank" 0 sid 1 --method $method -o "$tmp/$1" --distinct
     for np in 2 3; do # 5 blocks: some ranks have one less
@@ -23,6 +24,9 @@ done
 sid 1 --method rqvae $small -o "$tmp/again" --force
 awk '/^epoch/ { sub(/,/, "", $4); print $4 }' "$out" >"$tmp/losses"
 expect "the loss of an RQ-VAE falls" awk 'NR > 1 && $1 >= last { bad = 1 } { last = $1 } END { exit bad || NR != 3 }' "$tmp/losses"
+sid 1 --method kmeans+ $plus --lr 1e-3 -o "$tmp/again" --force
+awk '/^epoch/ { sub(/,/, "", $4); print $4 }' "$out" >"$tmp/losses"
+expect "the loss of RQ-Kmeans+ falls" awk 'NR > 1 && $1 >= last { bad = 1 } { last = $1 } END { exit bad || NR != 3 }' "$tmp/losses"
 sid 1 --method rqvae $small --seed 43 -o "$tmp/seed"
 expect "another seed gives others" sh -c "! cmp -s '$tmp/rqvae.index.json' '$tmp/seed.index.json'"
 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --block-size 64 -o "$tmp/h5" --distinct
@@ -65,6 +69,7 @@ export DTRAIN_LOG=warn
 bad="./dtrain-sid --method kmeans -o $tmp/bad --codes 16"
 ends "an existing file is not replaced" 64 sid 0 --method kmeans -o "$tmp/kmeans"
 wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
+wrong "another width with kmeans+" 64 "--dim: with --method kmeans\+ the quantised vector is as wide" $bad --embeddings $data/items.npy --method kmeans+ --dim 4
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"
 wrong "an array that was cut short" 65 'short.npy: the file was cut short: 300 x 12' $bad --embeddings "$tmp/short.npy"

@@ -77,6 +77,13 @@ done
 
 full_only
 
+# ---- NEFTune, prompts: transformers' losses
+for case in "noise 1 0 2 model.neftune_noise_alpha=5" "noise 2 3 1 model.neftune_noise_alpha=5" "prompts 2 2 1 sft.train_on_inputs=true"; do
+    read -r part np stage micro key <<<"$case"
+    train "$np" "$part$np" vision.train=$all zero.stage="$stage" batch.micro_batch_size="$micro" "$key"
+    expect "$key on $np ranks, stage $stage: transformers' losses" like_transformers "$part$np" "$part"
+done
+
 # ---- pretrain on captions, as LLaVA's alignment has them
 python3 - $fixture/records.jsonl "$PWD/$pictures" <<'PY' >"$tmp/captions.json"
 import json, os, sys

@@ -17,6 +17,23 @@ def mix64(x):
     return x ^ (x >> 31)
 
 
+def philox(key, high, low):
+    """dt_philox4x32 of core.h."""
+    c, k = [low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32], [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):
+        p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [q >> 32 ^ c[1] ^ k[0], q & 0xFFFFFFFF, p >> 32 ^ c[3] ^ k[1], p & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def noise(seed, step, sample, length, width):
+    """NEFTune's noise, from -1 to 1, on the embeddings of a sample of the dataset: a list of length * width numbers."""
+    key = mix64(mix64(mix64(mix64(seed) ^ 13 << 32) ^ step))  # 13: DT_RNG_NEFTUNE
+    words = (w for t in range(length) for c in range(0, width, 4) for w in philox(key, mix64((mix64(sample) + t) & MASK), c // 4)[: width - c])
+    return [2 * ((w >> 8) * 2.0**-24) - 1 for w in words]
+
+
 def fnv(values):
     """FNV-1a of bytes, or of other small numbers."""
     h = 0xCBF29CE484222325

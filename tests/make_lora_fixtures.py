@@ -15,7 +15,7 @@ import shutil
 
 import bitsandbytes as bnb
 import torch
-from fixtures import fnv, mix64, train_on_answers
+from fixtures import fnv, mix64, philox, train_on_answers
 from make_nf4_fixtures import quantise_maxima
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen2MoeConfig, Qwen2MoeForCausalLM
@@ -59,15 +59,6 @@ out = here / "lora"
 
 
 # ---- the numbers that dtrain draws (src/core/rng.c) ----
-def philox(key, high, low):
-    k0, k1, c = key & 0xFFFFFFFF, key >> 32, [low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32]
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(p1 >> 32) ^ c[1] ^ k0, p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k1, p0 & 0xFFFFFFFF]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return c
-
-
 def start(name, shape, std):
     """An A of dtrain: uniform up to 1/sqrt(in), or normal with a standard deviation; the B of an embedding."""
     key, stream = mix64(mix64(SEED) ^ (3 << 32)), fnv(name.encode())

@@ -6,7 +6,7 @@
 300 items of 20 hidden kinds, in 12 numbers each; items 5 and 40 are equal to the last bit. The same rows as NumPy's fp32 and as HDF5's compressed fp64.
 
 rqvae.json: a small RQ-VAE written in PyTorch as MiniOneRec's is, that is with the straight-through value subtracted level by level, in fp64 from weights of fp32; parameters
-are in the order of dt_rqvae_get. The gradient is that of the first step.
+are in the order of dt_rqvae_get. The gradient is that of the first step. plus.json: likewise of RQ-Kmeans+, whose encoder is x plus an MLP that starts at zero.
 
 model: a Qwen2 of two layers for the tokenizer `bytes`; texts.npy: what transformers makes of the items' titles and descriptions with it, the mean over tokens of
 last_hidden_state, computed in fp64.
@@ -34,7 +34,7 @@ def mlp(x, layers):
 
 
 def losses(x, encoder, decoder, books):
-    z = mlp(x, encoder)
+    z = mlp(x, encoder) + (x if books[0].shape[1] == WIDTH else 0)
     left, quantised, parts = z, torch.zeros_like(z), []
     for book in books:
         e = book[torch.cdist(left, book).argmin(dim=1)]
@@ -44,17 +44,20 @@ def losses(x, encoder, decoder, books):
     return F.mse_loss(mlp(quantised, decoder), x), torch.stack(parts).mean()
 
 
-def train(rows):
+def train(rows, dim):
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
-    sizes = [WIDTH, *HIDDEN, DIM]
+    sizes = [WIDTH, *HIDDEN, dim]
     sizes = list(zip(sizes, sizes[1:])) + [(o, i) for i, o in reversed(list(zip(sizes, sizes[1:])))]
-    shapes = [shape for i, o in sizes for shape in ((o, i), (o,))] + [(CODES, DIM)] * LEVELS
+    shapes = [shape for i, o in sizes for shape in ((o, i), (o,))] + [(CODES, dim)] * LEVELS
     params = [(torch.randn(shape) * 0.4).float().double().requires_grad_() for shape in shapes]
+    if dim == WIDTH:
+        with torch.no_grad():
+            params[2 * len(HIDDEN)].zero_(), params[2 * len(HIDDEN) + 1].zero_()  # of the encoder's last layer
     layers = list(zip(params[0 : 2 * len(sizes) : 2], params[1 : 2 * len(sizes) : 2]))
     encoder, decoder, books = layers[: len(sizes) // 2], layers[len(sizes) // 2 :], params[2 * len(sizes) :]
     flat = lambda tensors: [float(v) for t in tensors for v in t.detach().flatten()]
-    out = {"batch": BATCH, "width": WIDTH, "hidden": HIDDEN, "dim": DIM, "levels": LEVELS, "codes": CODES, "beta": BETA}
+    out = {"batch": BATCH, "width": WIDTH, "hidden": HIDDEN, "dim": dim, "levels": LEVELS, "codes": CODES, "beta": BETA}
     out |= {"lr": LR, "weight_decay": DECAY, "clip": CLIP, "before": flat(params), "losses": []}
     optimizer = torch.optim.AdamW(params, lr=LR, weight_decay=DECAY)
     x = torch.from_numpy(rows[:BATCH]).double()
@@ -101,7 +104,8 @@ def main():
         f.create_dataset("norms", data=np.linalg.norm(rows, axis=1))
     items = {str(i): {"title": f"Item {i}", "description": ["of kind", str(i % 7)], "brand": "none"} for i in range(N)}
     items["3"]["title"] = "A title\twith a tab"
-    (folder / "rqvae.json").write_text(json.dumps(train(rows)) + "\n")
+    (folder / "rqvae.json").write_text(json.dumps(train(rows, DIM)) + "\n")
+    (folder / "plus.json").write_text(json.dumps(train(rows, WIDTH)) + "\n")
     embed(folder, items)
     (folder / "items.item.json").write_text(json.dumps(dict(reversed(items.items())), indent=0))
 

@@ -30,13 +30,13 @@ static void numbers(const json_t *j, const char *key, double *out)
     for (size_t i = 0; i < json_array_size(list); i++) out[i] = json_number_value(json_array_get(list, i));
 }
 
-static bool read_fixture(fixture *f)
+static bool read_fixture(fixture *f, const char *path)
 {
     char *text = NULL;
     size_t nbytes = 0;
     const bool ok = dt_matrix_file_open(&f->rows, "tests/data/sid/items.npy", NULL) == DT_OK &&
-                    dt_read_file("tests/data/sid/rqvae.json", 1 << 20, &text, &nbytes) == DT_OK &&
-                    dt_json_parse(&f->json, "rqvae.json", text, nbytes, 0) == DT_OK;
+                    dt_read_file(path, 1 << 20, &text, &nbytes) == DT_OK &&
+                    dt_json_parse(&f->json, path, text, nbytes, 0) == DT_OK;
     free(text);
     return ok;
 }
@@ -48,7 +48,8 @@ static bool open_net(fixture *f)
     for (int i = 0; i < 2; i++)
         hidden[i] = json_integer_value(json_array_get(json_object_get(f->json, "hidden"), (size_t)i));
     const dt_rqvae_options o = {.width = WIDTH,
-                                .dim = DIM,
+                                .dim = (int64_t)number(f->json, "dim"),
+                                .residual = number(f->json, "dim") == WIDTH,
                                 .hidden = hidden,
                                 .n_hidden = 2,
                                 .beta = number(f->json, "beta"),
@@ -63,7 +64,7 @@ static bool open_net(fixture *f)
            dt_rqvae_put(f->net, param) == DT_OK;
 }
 
-static int open_all(void **state)
+static int open_with(void **state, const char *path)
 {
     static fixture f;
     *state = &f;
@@ -71,10 +72,13 @@ static int open_all(void **state)
     if (f.dev.ops->make_reproducible) f.dev.ops->make_reproducible(&f.dev);
     f.sid = (dt_sid){
         .comm = &f.comm, .dev = &f.dev, .block = 16, .n_codes = CODES, .n_levels = LEVELS, .seed = 5}; /* 3 blocks */
-    const bool ok = read_fixture(&f) && open_net(&f);
+    const bool ok = read_fixture(&f, path) && open_net(&f);
     if (!ok) print_error("fixture: %s\n", dt_error_message());
     return vote_ranks(f.mpi, ok) ? 0 : -1;
 }
+
+static int open_all(void **state) { return open_with(state, "tests/data/sid/rqvae.json"); }
+static int open_plus(void **state) { return open_with(state, "tests/data/sid/plus.json"); }
 
 static int close_all(void **state)
 {
@@ -212,9 +216,8 @@ static bool is_loss(double found, double expected, double first)
     return fabs(found - expected) <= ROUNDING * expected + 10 * ROUNDING * (first - expected);
 }
 
-TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all)
+static void take_ten_steps(fixture *f)
 {
-    fixture *f = *state;
     double after[MAX_PARAM], gradient[MAX_PARAM];
     float param[MAX_PARAM], grad[MAX_PARAM];
     const json_t *losses = json_object_get(f->json, "losses");
@@ -235,6 +238,41 @@ TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all)
     assert_all(f->mpi, dt_rqvae_get(f->net, param) == DT_OK);
     assert_all(f->mpi, apart(grad, gradient, NULL, f->n_param) <= ROUNDING);
     assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 10 * ROUNDING); /* of the way that was gone */
+}
+
+TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all) { take_ten_steps(*state); }
+TEST_WITH(ten_steps_with_a_residual_are_those_of_pytorch, open_plus, close_all) { take_ten_steps(*state); }
+
+/* The encoder adds zero at first, so the codebooks are those of residual k-means on the embeddings. */
+TEST_WITH(a_residual_begins_with_kmeans, open_plus, close_all)
+{
+    fixture *f = *state;
+    enum { N = 60, ELEMS = CODES * WIDTH };
+    static const int64_t hidden[] = {9, 6};
+    dt_rqvae_options o = {.width = WIDTH, .dim = WIDTH, .residual = true, .hidden = hidden, .n_hidden = 2};
+    dt_sid_kmeans how = {.max_iterations = 100, .balanced = true};
+    float param[MAX_PARAM];
+    int32_t code[N];
+    double objective;
+    dt_rqvae *net = NULL;
+    dt_sid_points p = {0};
+    dt_sid_book b = {0};
+    bool ok = dt_rqvae_open(&net, &f->sid, &o) == DT_OK && dt_sid_points_alloc(&f->sid, &p, N, WIDTH) == DT_OK &&
+              dt_sid_points_read(&f->sid, &p, &f->rows) == DT_OK && dt_sid_book_alloc(&f->sid, &b, WIDTH) == DT_OK &&
+              dt_rqvae_seed(net, &f->rows, NULL, N, &how) == DT_OK && dt_rqvae_get(net, param) == DT_OK;
+    for (; how.level < LEVELS && ok; how.level++) {
+        const float *book = param + f->n_param - (LEVELS - how.level) * ELEMS;
+        ok = dt_sid_points_measure(&f->sid, &p) == DT_OK &&
+             dt_sid_kmeans_fit(&f->sid, &how, &p, &b, code, &objective) == DT_OK &&
+             dt_sid_points_subtract(&f->sid, &p, b.rows.ptr, code) == DT_OK &&
+             memcmp(b.host, book, ELEMS * sizeof *book) == 0;
+    }
+    assert_all(f->mpi, ok);
+    dt_rqvae_close(net), net = NULL;
+    o.dim = DIM;
+    assert_all(f->mpi, dt_rqvae_open(&net, &f->sid, &o) == DT_ERR_USAGE);
+    dt_sid_points_free(&f->sid, &p);
+    dt_sid_book_free(&b);
 }
 
 /* The mean square of n normal samples has a relative error of sqrt(2 / n). It is off by five times as much in one of
@@ -274,7 +312,8 @@ TEST_WITH(codebooks_begin_as_the_means_of_their_items, open_all, close_all)
     enum { N = 60 };
     float rows[N * WIDTH], param[MAX_PARAM];
     bool ok = dt_matrix_file_read(&f->rows, 0, N, rows) == DT_OK &&
-              dt_rqvae_seed(f->net, &f->rows, NULL, N, 100) == DT_OK && dt_rqvae_get(f->net, param) == DT_OK;
+              dt_rqvae_seed(f->net, &f->rows, NULL, N, &(dt_sid_kmeans){.max_iterations = 100}) == DT_OK &&
+              dt_rqvae_get(f->net, param) == DT_OK;
     assert_all(f->mpi, ok);
     double p[MAX_PARAM], sum[LEVELS][CODES][DIM] = {{{0}}}, size = 0;
     int count[LEVELS][CODES] = {{0}};

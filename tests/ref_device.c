@@ -258,6 +258,13 @@ double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c)
     return dt_u32_to_unit(w[c % 4]) >= p ? 1.0 / (1.0 - (double)p) : 0.0;
 }
 
+double ref_noise(uint64_t key, uint64_t token_key, uint64_t c)
+{
+    uint32_t w[4];
+    dt_philox4x32(key, token_key, c / 4, w);
+    return 2 * (double)dt_u32_to_unit(w[c % 4]) - 1;
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 static int64_t key_row(const dt_attention *at, int s, int j)

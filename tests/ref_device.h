@@ -71,6 +71,8 @@ void ref_heads_backward(const dt_heads *h, const ref_heads *r, double *dq_norm, 
 
 /** The factor of dropout, 0 or 1/(1-p), of element c of a token. */
 double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c);
+/** 2 u - 1 of add_noise. */
+double ref_noise(uint64_t key, uint64_t token_key, uint64_t c);
 
 /** Layouts as in dt_attention, in double. lse [n_tok, n_heads]. */
 void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out,

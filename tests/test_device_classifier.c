@@ -35,18 +35,20 @@ static void drop_rows(rows *x) { ref_drop(&x->z), ref_drop(&x->q); }
 
 static ref_row ref_of(const rows *x, const double *z, const double *q, int r)
 {
-    return (ref_row){.n = x->cl.n_vocab,
-                     .z = z + r * x->cl.logits_ld,
-                     .q = x->kl ? q + r * x->cl.ref_ld : NULL,
-                     .target = x->target[r],
-                     .inv_t = (double)x->cl.inv_temperature,
-                     .smoothing = (double)x->cl.label_smoothing,
-                     .z_loss = (double)x->cl.z_loss,
-                     .softcap = (double)x->cl.softcap,
-                     .weight = x->weight ? (double)weights[r] : 0,
-                     .entropy_weight = x->entropy ? (double)entropy_weights[r] : 0,
-                     .kl_weight = x->kl ? (double)kl_weights[r] : 0,
-                     .kl_mix = (double)x->cl.kl_mix};
+    ref_row row = {.n = x->cl.n_vocab,
+                   .z = z + r * x->cl.logits_ld,
+                   .q = x->kl ? q + r * x->cl.ref_ld : NULL,
+                   .target = x->target[r],
+                   .inv_t = (double)x->cl.inv_temperature,
+                   .smoothing = (double)x->cl.label_smoothing,
+                   .z_loss = (double)x->cl.z_loss,
+                   .softcap = (double)x->cl.softcap,
+                   .weight = x->weight ? (double)weights[r] : 0,
+                   .entropy_weight = x->entropy ? (double)entropy_weights[r] : 0,
+                   .kl_weight = x->kl ? (double)kl_weights[r] : 0,
+                   .kl_mix = (double)x->cl.kl_mix};
+    if (x->cl.weight_by_p && row.target >= 0) row.weight *= exp(ref_classifier(&row).logp);
+    return row;
 }
 
 /* Results into values and hit, and, with gradient, dlogits over z. */
@@ -134,7 +136,7 @@ TEST(log_probabilities_and_their_gradient)
         for (int way = 0; way < 2 * N_TYPES; way++) {
             if (!is_tried()) continue;
             rows x = make_rows(sizes[i], way & 1 ? 0.7f : 1, way & 1 ? 30 : 5, types[way >> 1]);
-            x.squares = way & 1;
+            x.squares = way & 1, x.cl.weight_by_p = i & 1;
             if (sizes[i] > 4) ref_set(&x.z, 3, -INFINITY); /* a class that cannot be */
             check_rows(*state, &x, way & 1 ? 30 : 5);
             drop_rows(&x);
@@ -148,7 +150,7 @@ TEST(all_terms_and_their_gradients)
         for (int way = 1; way < 32 * N_TYPES; way++) {
             if (!is_tried()) continue;
             rows x = make_rows(sizes[i], way & 16 ? 0.7f : 1, way & 16 ? 15 : 4, types[way >> 5]);
-            x.entropy = way & 1, x.kl = way & 2, x.squares = way % 3 == 0;
+            x.entropy = way & 1, x.kl = way & 2, x.squares = way % 3 == 0, x.cl.weight_by_p = way % 5 == 0;
             x.cl.label_smoothing = way & 4 ? 0.1f : 0, x.cl.z_loss = way & 4 ? 1e-3f : 0;
             x.weight = !(way & 8 && way & 3);
             if (sizes[i] > 4 && !(way & 4)) ref_set(&x.z, 3, -INFINITY), ref_set(&x.q, 3, -INFINITY);
@@ -198,6 +200,7 @@ TEST(gradients_are_those_of_the_objective)
         rows x = make_rows(29, way & 1 ? 0.7f : 1.3f, 3, DT_F32);
         x.entropy = way & 2, x.kl = way & 4;
         x.cl.kl_mix = way & 16 ? (way & 3 ? 0.3f : 1) : 0;
+        x.cl.weight_by_p = way % 3 == 0;
         x.cl.label_smoothing = way & 8 ? 0.2f : 0, x.cl.z_loss = way & 8 ? 0.05f : 0;
         double *z64 = ref_doubles(&x.z), *q64 = ref_doubles(&x.q), grad[29];
         ref_array values[N_VALUES];

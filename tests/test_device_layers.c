@@ -521,6 +521,29 @@ TEST(dropout_takes_the_word_of_its_place)
         }
 }
 
+TEST(noise_is_uniform_within_its_bound)
+{
+    fixture *f = *state;
+    enum { ROWS = 3, WIDTH = 601 };
+    const uint64_t token_key[ROWS] = {7, 1ull << 40, dt_mix64(3)};
+    const float bound[ROWS] = {0.25f, 0, 3};
+    for (int t = 0; t < N_TYPES; t++) {
+        ref_array x = ref_random(types[t], ROWS * WIDTH, 1, 1);
+        double *want = ref_doubles(&x), sum = 0, squares = 0;
+        for (int64_t i = 0; i < ROWS * WIDTH; i++) {
+            const double u = ref_noise(99, token_key[i / WIDTH], (uint64_t)(i % WIDTH));
+            sum += u, squares += u * u;
+            want[i] += (double)bound[i / WIDTH] * u;
+        }
+        RUN(add_noise, ON(x), ARR(bound, ROWS), 99, ARR(token_key, ROWS), ROWS, WIDTH, types[t]);
+        assert_true(ref_near(&x, want, 0x1p-24 * 4, "noise"));
+        /* mean 0 and variance 1/3, within four standard deviations */
+        assert_true(fabs(sum) <= 4 * sqrt(ROWS * WIDTH / 3.0));
+        assert_true(fabs(squares - ROWS * WIDTH / 3.0) <= 4 * sqrt(ROWS * WIDTH * 4 / 45.0));
+        ref_drop(&x), free(want);
+    }
+}
+
 /* int8 is only kept: rows of it move, and nothing is computed in it. */
 TEST(a_type_that_is_only_kept_is_refused)
 {

@@ -116,10 +116,12 @@ static const struct {
     {"dpo", "loss_weights", "rpo_alpha", "loss_type = sigmoid, sft with loss_weights = 1, rpo_alpha"},
     {"model", "router_z_loss_coef", "moe_z_loss_coeff moe_z_loss_coef z_loss_coef", NULL},
     {"model", "router_aux_loss_coef", "moe_aux_loss_coeff aux_loss_coef", "with output_router_logits = true"},
+    {"model", "neftune_noise_alpha", "neftune_alpha noisy_embedding_alpha", NULL},
     {"model", "dropout", "disable_dropout", "alignment tasks train without dropout unless this key sets a probability"},
     {"data", "shuffle", "shuffle_dataset", NULL},
     {"data", "group_by_modality_length", "group_by_length", "it also separates samples with images from those without"},
     {"log", "completions", "log_completions num_sample_generations", "number of completions to print from a rollout"},
+    {"sft", "train_on_inputs", "train_on_prompt", NULL},
     {"distill", "teacher_path", "teacher_model_name_or_path teacher_model", NULL},
     {"ppo", "reward_path", "reward_model_path", NULL},
     {"ppo", "cost_path", "cost_model_path", NULL},
@@ -194,7 +196,6 @@ static const struct {
     const char *names, *why;
 } absent[] = {
     {"use_lora use_peft", "set lora.r above 0 to train adapters"},
-    {"neftune_noise_alpha", "NEFTune (noise on embeddings) is not supported; remove it"},
     {"use_dora", "DoRA is not supported; remove it to train LoRA"},
     {"lora_bias lora.bias", "remove it: biases are not trained"},
     {"peft_type", "only LoRA is supported; set lora.r above 0 to train adapters"},
@@ -277,8 +278,10 @@ static const struct {
     {"vision.lr", "set rates of modules in optimizer.lr_groups: multi_modal_projector:RATE, vision_tower:RATE"},
     {"push_to_hub hub_*", "dtrain uploads nothing; checkpoint.export = hf writes a directory for `hf upload`"},
     {"chat_template", "chats are tokenized before training: dtrain-data --template NAME"},
-    {"assistant_only_loss", "the loss mask is chosen before training: dtrain-data --mask NAME"},
-    {"completion_only_loss", "the loss mask is chosen before training: dtrain-data --mask completion"},
+    {"assistant_only_loss completion_only_loss", "the loss mask is chosen before training: dtrain-data --mask NAME; "
+                                                 "sft.train_on_inputs = true trains on all tokens"},
+    {"chunked_loss chunked_cross_entropy use_liger_kernel fused_linear_cross_entropy cut_cross_entropy",
+     "remove it: logits are always computed in chunks"},
 };
 
 static bool lists(const char *names, const char *section, const char *name)

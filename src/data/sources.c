@@ -149,6 +149,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     dt_samples_options lo;
     uint64_t hash;
     dt_dataset_set_vocabulary(d, dt_max_i64(0, opt->vocab_size));
+    d->prompt_targets = opt->prompt_targets;
     DT_TRY(check_file(s, d, opt));
     DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));

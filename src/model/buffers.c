@@ -290,6 +290,7 @@ size_t dt_model_place_tokens(const dt_model *m, char *base, int64_t n_tok, int64
     t->token = dt_take(&a, n_tok, 1, sizeof(int32_t));
     t->pos = dt_take(&a, n_tok, 1, sizeof(int32_t));
     t->order = dt_take(&a, n_tok, 1, sizeof(int32_t));
+    t->noise = dt_take(&a, m->opt.neftune_alpha > 0 ? n_tok : 0, 1, sizeof(float));
     const int64_t n_shown = m->opt.max_images > 0 && m->mc->vision ? n_tok : 0;
     t->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
     t->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));

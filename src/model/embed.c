@@ -1,4 +1,4 @@
-/* embed.c - forward and backward of the first unit, and gradient and dropout helpers that all units share.
+/* embed.c - forward and backward of the first unit, and gradient, dropout and noise helpers that all units share.
  *
  * The table's gradient is sparse but its buffer is dense. Rows of tokens that do not occur must be zero, so the first
  * write clears the buffer. A tied table may hold the head's gradient in fp32 (head.c). The embedding's gradient is then
@@ -71,6 +71,14 @@ static dt_err embed_dropout(const dt_model *m, void *x)
                            m->opt.dtype, m->stream);
 }
 
+/* The noise is a constant, so backward ignores it. */
+static dt_err add_noise(const dt_model *m, void *x)
+{
+    if (!m->train || m->opt.neftune_alpha <= 0) return DT_OK;
+    return m->ops->add_noise(m->dev, x, m->device.noise, key_of(m, DT_RNG_NEFTUNE, 0), m->device.token_key, m->n_tok,
+                             m->C, m->opt.dtype, m->stream);
+}
+
 /* Forward and backward alike. */
 static dt_err scale(const dt_model *m, void *x)
 {
@@ -97,7 +105,8 @@ dt_err dt_embed_forward(dt_model *m, void *x)
         if (m->opt.tower) DT_TRY(dt_patches_forward(m, &w, x));
         for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
         DT_TRY(scale(m, x));
-        if (m->vision) DT_TRY(dt_placeholders_scatter(m, x)); /* rows of images are not scaled */
+        DT_TRY(add_noise(m, x));
+        if (m->vision) DT_TRY(dt_placeholders_scatter(m, x)); /* rows of images have neither factor nor noise */
         DT_TRY(embed_dropout(m, x));
     }
     return dt_params_release(m, m->embed_unit);

@@ -230,6 +230,7 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
                                   .dlogits_dtype = m->opt.dtype,
                                   .softcap = (float)m->mc->final_softcap,
                                   .kl_mix = pass->kl_mix,
+                                  .weight_by_p = pass->weight_by_p,
                                   .target = in->target + at,
                                   .weight = weight_at(h, in->weight, at),
                                   .entropy_weight = weight_at(h, pass->entropy_weight ? in->entropy_weight : NULL, at),

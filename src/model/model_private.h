@@ -174,6 +174,7 @@ struct tokens {
     /* placeholders: their positions, sequence by sequence; the projector row of each token; the tokens sorted by that
      * row */
     int32_t *shown_at, *shown, *shown_order;
+    float *noise;   /* [T] bounds of the noise on embeddings, with neftune_alpha */
     int32_t *ahead; /* [T], if images attend in both directions: later placeholders of the same image */
     /* table adapters [T, r]: offsets of A's elements, and in training the trained ones sorted by offset */
     int32_t *low_at[N_LOW_TABLES], *low_order[N_LOW_TABLES];

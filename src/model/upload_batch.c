@@ -3,6 +3,7 @@
  * model would make a kernel read out of bounds; both are rejected here. */
 #include "vision/vision_private.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static dt_err mark_moving(dt_model *m, struct span *s)
@@ -87,6 +88,22 @@ static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, cons
         for (int32_t i = 0; i < n_order; i++) *in_order++ = order[i] * r + k;
 }
 
+/* NEFTune's bounds: alpha / sqrt(L C) for a sequence of L tokens. Noise is added to the output of transformers' module
+ * of the embedding, which multiplies by embedding_multiplier in Gemma only: in other families the noise is multiplied,
+ * too. */
+static void stage_noise(const dt_model *m, const dt_batch *b)
+{
+    const double alpha = (double)m->opt.neftune_alpha,
+                 factor = m->mc->embedding_multiplier_rounded ? alpha : alpha * m->mc->embedding_multiplier;
+    for (int32_t s = 0; alpha > 0 && s < b->n_seq; s++) {
+        const int32_t end = b->seq_start[s + 1], given = b->full_len ? b->full_len[s] : 0;
+        if (end == b->seq_start[s]) continue;
+        const int32_t length = given ? given : b->pos[end - 1] + 1;
+        const float bound = (float)(factor / sqrt((double)length * (double)m->C));
+        for (int32_t t = b->seq_start[s]; t < end; t++) m->host.noise[t] = bound;
+    }
+}
+
 /* Embeddings of padding and of placeholders receive no gradient. */
 static bool learns(const dt_model *m, int32_t token)
 {
@@ -122,6 +139,7 @@ static dt_err stage_tokens(dt_model *m, const dt_batch *b, const int32_t *slot, 
     order_learned(m, b);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
+    if (!slot) stage_noise(m, b);
     if (!slot) dt_attention_stage(m, b);
     if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_dynamic_rope_batch(m, b));

@@ -306,6 +306,17 @@ static void close_rollout(void *self, dt_task *t)
 
 static const dt_task_part_ops as_part = {.lay_out = lay_out, .plan = plan, .begin = begin, .close = close_rollout};
 
+/* Objectives of distillation do not contain the probabilities of samples. */
+static dt_err check_noise(const dt_rollout *r, const dt_task *t)
+{
+    DT_CONFIG_CHECK(t->cfg->model_neftune_noise_alpha == 0 || r->opt.unsaved || r->opt.validation, t->cfg, "model",
+                    "neftune_noise_alpha",
+                    "expected 0 with run.task = %s, because noise would change the probabilities of sampled tokens in "
+                    "training, which are compared with those at sampling; found %g",
+                    t->ops->name, t->cfg->model_neftune_noise_alpha);
+    return DT_OK;
+}
+
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 {
     dt_rollout *r = calloc(1, sizeof *r);
@@ -324,6 +335,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
         dt_mistakes_add(t->mistakes, opt->turns->open(opt->turns->self, t, t->tokenizer, &r->end_of_turn));
     dt_mistakes_add(t->mistakes, find_ends(r, t));
     dt_mistakes_add(t->mistakes, find_lengths(r, t));
+    dt_mistakes_add(t->mistakes, check_noise(r, t));
     dt_mistakes_add(t->mistakes, widen_model(r, t));
     if (!opt->validation && !opt->unsaved) t->saved_nbytes += rollout_saved_nbytes(r);
     return r;

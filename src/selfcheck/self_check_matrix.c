@@ -311,6 +311,7 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
                         .z_loss = terms & 1 ? 1e-3f : 0,
                         .softcap = terms & 1 ? 30 : 0,
                         .kl_mix = terms & 4 ? 0.3f : 0,
+                        .weight_by_p = terms < 2 && n_vocab < 2000,
                         .ref_ld = ld};
     begin(c, "classifier over %d classes, %s, gradients in %s", (int)n_vocab,
           terms == 0   ? "loss"

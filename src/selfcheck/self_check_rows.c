@@ -91,6 +91,19 @@ static void dropout(check *c, dt_dtype dt)
     end(c);
 }
 
+static void add_noise(check *c, dt_dtype dt)
+{
+    const int64_t n_tok = 29, width = 131;
+    uint64_t key[29];
+    for (int t = 0; t < n_tok; t++) key[t] = dt_mix64((uint64_t)t);
+    begin(c, "add_noise, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, n_tok * width, 1), bound = put(c, DT_F32, n_tok, 2),
+                keys = put_bytes(c, key, sizeof *key, n_tok);
+    EACH_DEVICE (c) RUN(c, add_noise, at(c, x), at(c, bound), 78, at(c, keys), n_tok, width, dt);
+    compare(c, "add_noise", x, near(8, 1, dt));
+    end(c);
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void rows_by_index(check *c, dt_dtype dt)
@@ -460,6 +473,7 @@ void check_rows_cases(check *c)
         const dt_dtype dt = TYPES[t];
         activations(c, dt);
         dropout(c, dt);
+        add_noise(c, dt);
         rows_by_index(c, dt);
         patches(c, dt, 45, 14, 1);
         patches(c, dt, 48, 16, 0);

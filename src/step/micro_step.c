@@ -67,7 +67,10 @@ static dt_head_results results_of(const dt_task *t, bool last)
 static dt_head_pass pass_of(const dt_task *t, bool last)
 {
     const dt_task_buffers *b = &t->buffers;
-    dt_head_pass p = {.inv_temperature = dt_task_inv_temperature(t), .u = b->u, .entropy_weight = b->entropy_weight};
+    dt_head_pass p = {.inv_temperature = dt_task_inv_temperature(t),
+                      .weight_by_p = t->weight_by_p,
+                      .u = b->u,
+                      .entropy_weight = b->entropy_weight};
     if (last && t->reference) p.reference = t->reference, p.kl_weight = b->kl_weight, p.kl_mix = (float)t->kl_mix;
     if (last && t->known) p.known = t->known, p.kl_weight = b->kl_weight, p.kl_mix = (float)t->kl_mix;
     return p;

@@ -1,10 +1,12 @@
 /* language_model.c - pre-training and SFT are one task. They differ only in the targets, which the data determines:
- * L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
+ * L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). With
+ * sft.loss_type = dft each term is multiplied by p_t, as a constant. */
 #include "language_model.h"
 #include "dtrain/step/step.h"
 #include "pairs.h"
 #include "dtrain/core/plural.h"
 #include <math.h>
+#include <string.h>
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
@@ -37,8 +39,9 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
     double nll = 0, loss = 0, entropy = 0; /* in token order within a micro-batch: the same bits on any rank */
     int64_t n_hit = 0;
     for (int64_t i = 0; i < b->n_target; i++) {
-        nll -= (double)b->weight[b->target_row[i]] * p->logp[i];
-        if (l->loss != l->nll) loss += (double)b->weight[b->target_row[i]] * p->kl[i];
+        const double weight = (double)b->weight[b->target_row[i]], logp = (double)p->logp[i];
+        nll -= weight * logp;
+        if (l->loss != l->nll) loss += weight * (p->kl ? (double)p->kl[i] : -exp(logp) * logp);
         n_hit += p->hit[i];
         entropy += (double)p->entropy[i];
     }
@@ -67,7 +70,8 @@ static void warn_of_images(const dt_task *t)
 void lm_open(dt_task *t, bool training, const char *nll)
 {
     language_model *l = t->self;
-    dt_task_open_data(t, &(dt_task_data){.training = training, .validation = true});
+    const bool all = t->ops == &dt_task_sft && t->cfg->sft_train_on_inputs;
+    dt_task_open_data(t, &(dt_task_data){.training = training, .validation = true, .prompt_targets = all});
     warn_of_images(t);
     dt_lm_declare(&l->sums, t->sums, nll);
 }
@@ -109,7 +113,8 @@ static void open_pretrain(dt_task *t)
 
 static void open_sft(dt_task *t)
 {
-    lm_open(t, true, NULL);
+    t->weight_by_p = !strcmp(t->cfg->sft_loss_type, "dft");
+    lm_open(t, true, t->weight_by_p ? "sft/nll" : NULL);
     warn_of_kind(t);
 }
 

@@ -38,6 +38,7 @@ static const struct {
     {"model", "chat_template", CHANGE_REPORTED}, /* likewise */
     {"model", "freeze", CHANGE_OF_SET},
     {"model", "router_z_loss_coef", CHANGE_REPORTED},
+    {"model", "neftune_noise_alpha", CHANGE_REPORTED},
     {"model", NULL, CHANGE_IGNORED}, /* compared as a model, below */
     {"data", "seq_len", CHANGE_REFUSED},
     {"data", "packing", CHANGE_REFUSED},
@@ -57,6 +58,7 @@ static const struct {
     {"lora", "parts", CHANGE_OF_SET},
     {"lora", NULL, CHANGE_REFUSED},
     {"rec", "freeze_llm", CHANGE_REFUSED},
+    {"sft", "train_on_inputs", CHANGE_REFUSED}, /* decides which records are samples */
     {"vision", "train", CHANGE_OF_SET},
     {"vision", "projector_dropout", CHANGE_REPORTED},
     {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, below */

@@ -262,6 +262,7 @@ static void fill_model_options(dt_run *run)
         .library_attention = !strcmp(cfg->model_attention, "cudnn"),
         .loss_scale = run->scale.scaled ? &run->scale.scale : NULL,
         .adapter_dropout = (float)run->lora.dropout,
+        .neftune_alpha = run_trains(run) ? (float)cfg->model_neftune_noise_alpha : 0,
         .seed = (uint64_t)cfg->run_seed,
     };
 }

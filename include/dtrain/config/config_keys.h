@@ -174,6 +174,9 @@
          "router, summed over the layers; 0: none") \
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "dropout probability that replaces those of config.json; -1: keep them (0 except for GPT-2)") \
+    REAL(model, neftune_noise_alpha, 0, 0, 1e6, "", \
+         "NEFTune: in training, add noise to embeddings of tokens, uniform from -a to a with a = " \
+         "neftune_noise_alpha / sqrt(tokens of the sequence x hidden_size); 5 to 15 is usual, 0: off") \
     TEXT(data, train, "", \
          "training datasets made by dtrain-data, or .bin files of Megatron-LM: comma-separated paths and globs. " \
          "path:weight mixes the files in these proportions (default weight: 1)") \

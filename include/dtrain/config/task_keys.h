@@ -1,10 +1,16 @@
-/* task_keys.h - the part of the table of configuration keys (config_keys.h) that sets reward models, preference
- * optimisation, distillation and reinforcement learning. */
+/* task_keys.h - the part of the table of configuration keys (config_keys.h) that sets fine-tuning, reward models,
+ * preference optimisation, distillation and reinforcement learning. */
 #ifndef DTRAIN_TASK_KEYS_H
 #define DTRAIN_TASK_KEYS_H
 
 /* clang-format off */
 #define DT_TASK_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
+    ENUM(sft, loss_type, "nll", "nll|dft", \
+         "loss of a target with probability p. nll: -log p; dft: -p log p with p as a constant factor (dynamic " \
+         "fine-tuning), so that improbable targets count less") \
+    BOOL(sft, train_on_inputs, false, \
+         "train on prompts, too: every token of a sample is a target, also of messages that are excluded from the " \
+         "loss. Image placeholders are never targets") \
     ENUM(rm, kind, "pairwise", "pairwise|harmless", \
          "pairwise: the chosen answer gets the higher reward; harmless: a safety score, positive for safe answers, " \
          "trained on which answer of a pair is safer and on which answers are safe") \

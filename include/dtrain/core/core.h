@@ -481,7 +481,8 @@ typedef enum dt_rng_purpose {
     DT_RNG_LORA_DROPOUT = 9,
     DT_RNG_GROUP = 10,
     DT_RNG_STATES = 11,
-    DT_RNG_ON_POLICY = 12
+    DT_RNG_ON_POLICY = 12,
+    DT_RNG_NEFTUNE = 13
 } dt_rng_purpose;
 
 /** Philox 4x32-10 (Salmon et al., SC 2011): four 32-bit words as a pure function of a 64-bit key and a 128-bit

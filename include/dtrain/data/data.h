@@ -31,7 +31,7 @@ typedef struct dt_loader_options {
     bool records;             /* PROMPTS: also files of kind sft; the prompt of a record precedes its last answer */
     bool truncate;            /* answers: truncate a longer text to seq_len tokens; false: omit its sample */
     bool no_ties;             /* omit pairs that are ties */
-    bool prompt_targets;      /* answers: the prompt of a first text is also a target */
+    bool prompt_targets;      /* sft, and the first texts of answers: prompts are targets, too */
     bool mismatched;          /* read dt_loader_mismatched_batch of a step before its batches */
     int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */

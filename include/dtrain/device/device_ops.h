@@ -376,6 +376,8 @@ typedef struct dt_blocks {
  *      m = a p + (1 - a) q,  K = a KL(p || m) + (1 - a) KL(q || m):   kl_weight a p_v (log p_v - log m_v - KL(p || m))
  *      K = KL(q || p):                                                kl_weight (p_v - q_v)
  *
+ *  With weight_by_p the weight of a row is weight p_t, where p_t counts as a constant (dynamic fine-tuning).
+ *
  *  With softcap c > 0 the logits are z = c tanh(x / c), and dlogits is the gradient of x: the above times
  *  1 - (z_v / c)^2.
  *
@@ -393,6 +395,7 @@ typedef struct dt_classifier {
     float z_loss;           /* from 0 */
     float softcap;          /* c; 0: none */
     float kl_mix;           /* a, from 0 to 1; 0 with log_sum_squares */
+    bool weight_by_p;
 
     const int32_t *target;                            /* [n_rows] */
     const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */

@@ -299,7 +299,7 @@ DT_OP(sigmoid_gate_backward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), IN
       OUT(void, dgate))
 DT_MOVES(sigmoid_gate_backward, 5 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
 
-/* ---- activations, dropout ---------------------------------------------------------------------------------------- */
+/* ---- activations, dropout, noise --------------------------------------------------------------------------------- */
 
 /** y = act(x). */
 DT_OP_ELEMENTS(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
@@ -330,6 +330,11 @@ DT_OP_ROWS(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), 
            IN(uint64_t, token_key), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt),
            CHECK(dt_dropout_check(p)))
 DT_MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_rows, x->width, x->dt))
+
+/** x[t,c] += bound[t] (2 u - 1), with u of dropout: uniform noise from -bound[t] to bound[t]. Rounded on storing. */
+DT_OP_ROWS(add_noise, INOUT(void, x), IN(float, bound), VAL(uint64_t, key), IN(uint64_t, token_key),
+           VAL(int64_t, n_rows), VAL(int64_t, width), VAL(dt_dtype, dt))
+DT_MOVES(add_noise, 2 * matrix_nbytes(x->n_rows, x->width, x->dt))
 
 /* ---- classifier, token selection --------------------------------------------------------------------------------- */
 

@@ -342,6 +342,7 @@ typedef struct dt_model_options {
     /* ignore the low-rank adapters in the units' tables (unit.h) */
     bool no_adapters;
     float adapter_dropout; /* dropout of adapters' inputs, in training */
+    float neftune_alpha;   /* in training, noise on embeddings: uniform within neftune_alpha / sqrt(length * width) */
     /* Activation memory shared by several models that run in turn. The lender owns at least lend_nbytes. The others
      * borrow them and do not train; their `lender` is set when they are opened. A pass of one model discards the
      * results of the others. The lender is closed last. */
@@ -400,7 +401,7 @@ void dt_model_close(dt_model *m);
  *
  *  b      in  host; reusable on return
  *  train  use dropout, and keep what backward needs; clears the KV cache
- *  step   key of dropout, with the seed and b->token_key
+ *  step   key of dropout and noise, with the seed and b->token_key
  *
  *  DT_ERR_DATA: a token outside the vocabulary, or a position outside max_pos. DT_ERR_ARG: train, but the model was not
  *  opened for training. */
@@ -428,9 +429,11 @@ typedef struct dt_known {
  *
  *      L = sum over tokens of  - u_t logp_t - entropy_weight_t H_t + kl_weight_t K_t
  *
- *  Arrays are host memory, [n_target], in the order of b->target_row. */
+ *  With weight_by_p the weight is u_t p_v instead of u_t, where p_v counts as a constant. Arrays are host memory,
+ *  [n_target], in the order of b->target_row. */
 typedef struct dt_head_pass {
-    float inv_temperature;       /* 1/T, usually 1 */
+    float inv_temperature; /* 1/T, usually 1 */
+    bool weight_by_p;
     const float *u;              /* required by dt_model_head only */
     const float *entropy_weight; /* NULL: 0. Needs DT_HEAD_ENTROPY_WEIGHT */
     const float *kl_weight;      /* NULL: 0. Needs DT_HEAD_DIVERGENCE and a reference */

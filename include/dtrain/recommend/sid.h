@@ -143,10 +143,14 @@ dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_
  *
  *  The gradient of y is passed to z as if q were z (straight-through). r_(l+1) for l >= 0 is constant, so only the
  *  first level commits the encoder to its codes. This follows MiniOneRec, which subtracts the straight-through
- *  value. */
+ *  value.
+ *
+ *  With `residual` z = x + encoder(x), and the encoder's last layer starts at zero: if the codebooks start from all
+ *  items, training starts from residual k-means (RQ-Kmeans+ of MiniOneRec, first in GPR, arXiv:2511.10138). */
 typedef struct dt_rqvae dt_rqvae;
 typedef struct dt_rqvae_options {
-    int64_t width, dim;    /* of embeddings, and of the quantised vectors */
+    int64_t width, dim; /* of embeddings, and of the quantised vectors; equal with residual */
+    bool residual;
     const int64_t *hidden; /* [n_hidden] sizes of the encoder's layers, without the last */
     int n_hidden;
     double beta;
@@ -176,8 +180,8 @@ typedef struct dt_rqvae_loss {
 /** Encode n rows to z. item: in [n] their indices in the file, the same on all ranks; NULL: 0 .. n-1. p: allocated for
  *  n and dim. Local. */
 dt_err dt_rqvae_encode(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, dt_sid_points *p);
-/** Initialise the codebooks by k-means of an encoded batch, level by level. Collective. */
-dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, int64_t max_iterations);
+/** Initialise the codebooks by k-means of encoded rows, level by level; how->level is ignored. Collective. */
+dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, const dt_sid_kmeans *how);
 /** Loss and gradient of a batch. Collective. DT_ERR_NONFINITE: distances that are not finite. */
 dt_err dt_rqvae_backward(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss);
 /** Make an AdamW step with that gradient. Local, the same on all ranks. DT_ERR_NONFINITE: its norm is not finite. */

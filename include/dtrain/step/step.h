@@ -228,6 +228,7 @@ struct dt_task {
     int64_t schedule_steps;                     /* steps that [scheduler] counts as one (those of a rollout); 0: 1 */
     double temperature;                         /* divides the logits; 0: 1 */
     bool weights_known;                         /* as in the table, if it depends on the configuration */
+    bool weight_by_p;                           /* of dt_head_pass */
     /* keep_gathered: dt_zero_options.keep_gathered of the model, set by the run before begin. wants_gathered: the task
      * requests it, if there is enough memory */
     bool keep_gathered, wants_gathered;

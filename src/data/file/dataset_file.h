@@ -73,6 +73,7 @@ struct dt_dataset {
     dt_array column[DT_N_ARRAYS]; /* path NULL, n_elems 0: missing in the file */
     /* placeholder id of the model, which a file without images must not contain; -1: unknown */
     int32_t placeholder;
+    bool prompt_targets; /* every token is a target, whatever loss_mask says, except placeholders of images */
     /* borrowed, [n_images]: batches get features from here instead of pixels; NULL: batches get pixels */
     const dt_features *features;
     const dt_feature_slot *feature_slots;

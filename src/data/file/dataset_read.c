@@ -105,6 +105,18 @@ dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *
     return dt_dataset_read_side(d, DT_SIDE_FIRST, first, n, ids);
 }
 
+static dt_err mask_all(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
+{
+    int32_t ids[1024];
+    memset(mask, 1, (size_t)n);
+    for (int64_t at = 0; at < n && d->info.has_images; at += (int64_t)(sizeof ids / sizeof *ids)) {
+        const int64_t k = dt_min_i64(n - at, (int64_t)(sizeof ids / sizeof *ids));
+        DT_TRY(dt_dataset_read_tokens(d, first + at, k, ids));
+        for (int64_t i = 0; i < k; i++) mask[at + i] = ids[i] != d->info.images.token;
+    }
+    return DT_OK;
+}
+
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
 {
     DT_CHECK(d->column[DT_COL_MASK].path, DT_ERR_ARG,
@@ -113,7 +125,7 @@ dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *ma
     DT_TRY(dt_array_read(&d->column[DT_COL_MASK], first, n, mask));
     uint8_t all = 0;
     for (int64_t i = 0; i < n; i++) all |= mask[i];
-    if (all <= 1) return DT_OK;
+    if (all <= 1) return d->prompt_targets ? mask_all(d, first, n, mask) : DT_OK;
     int64_t bad = 0;
     while (mask[bad] <= 1) bad++;
     return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad,

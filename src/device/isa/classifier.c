@@ -265,9 +265,10 @@ static bool wants_gradient(const dt_classifier *cl) { return cl->weight || cl->e
 static float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
 
 static void write_gradient_of_row(const dt_classifier *cl, const row_values *v, float *z, const float *ref,
-                                  int32_t target, int64_t row)
+                                  int32_t target, int64_t row, double logp)
 {
-    const float inv_t = cl->inv_temperature, w = weight_of(cl->weight, row) * inv_t;
+    const float inv_t = cl->inv_temperature, factor = cl->weight_by_p ? inv_t * (float)exp(logp) : inv_t,
+                w = weight_of(cl->weight, row) * factor;
     const int64_t n = cl->n_vocab;
     if (!cl->entropy_weight && !cl->kl_weight && cl->label_smoothing == 0 && cl->z_loss == 0) {
         write_gradient(cl, z, target, v->st.max, (float)((double)w / v->st.sum), w);
@@ -366,5 +367,5 @@ void ISA_NAME(classifier)(const dt_classifier *cl, float *logits, int64_t row)
     if (cl->log_sum_squares)
         cl->log_sum_squares[row] = (float)(log(sum_squares(z, n, inv_t, v.st.max)) - 2 * v.log_sum);
     if (cl->mean_logit) cl->mean_logit[row] = (float)(sum_below(z, n, inv_t, 0) / (double)n);
-    if (wants_gradient(cl)) write_gradient_of_row(cl, &v, z, ref, target, row);
+    if (wants_gradient(cl)) write_gradient_of_row(cl, &v, z, ref, target, row, logp);
 }

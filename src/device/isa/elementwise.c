@@ -270,28 +270,48 @@ void ISA_NAME(glu_backward)(const dt_glu_backward_args *args, int64_t first, int
     (args->limit > 0 ? clamped_backward : plain_backward)(args, first, n);
 }
 
-/* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
+/* ---- dropout, noise, rotation ------------------------------------------------------------------------------------ */
 
-/* y_c = (addend_c +) x_c / (1 - p) if u_c >= p, else (addend_c +) 0, with u_c = word c % 4 of philox(key,
- * token_key, c / 4). A mask depends on the token, not on the rank or row that computes it. */
+/* u_c of a block of columns is word c % 4 of philox(key, token_key, c / 4): [c % 4][c / 4], starting at `counter`. It
+ * depends on the token, not on the rank or row that computes it. */
+enum { COUNTERS = FLOATS / 4 };
+INLINE void random_words(uint64_t key, uint64_t token_key, int64_t counter, uint32_t w[4][COUNTERS])
+{
+    SIMD_FOR (int i = 0; i < COUNTERS; i++) {
+        const philox_out u = philox_f(key, token_key, (uint64_t)(counter + i));
+        w[0][i] = u.w[0], w[1][i] = u.w[1], w[2][i] = u.w[2], w[3][i] = u.w[3];
+    }
+}
+
+/* y_c = (addend_c +) x_c / (1 - p) if u_c >= p, else (addend_c +) 0. */
 void ISA_NAME(dropout)(const dt_dropout_args *args, int64_t first, int64_t n)
 {
-    enum { COUNTERS = FLOATS / 4 };
     const int64_t width = args->width;
     const float p = args->p, scale = 1.0f / (1.0f - p);
     uint32_t w[4][COUNTERS];
     float room[FLOATS], kept[FLOATS];
     for (int64_t r = first; r < first + n; r++)
         EACH_BLOCK (at, len, r * width, width) {
-            const int64_t counter = (at - r * width) / 4;
-            SIMD_FOR (int i = 0; i < COUNTERS; i++) {
-                const philox_out u = philox_f(args->key, args->token_key[r], (uint64_t)(counter + i));
-                w[0][i] = u.w[0], w[1][i] = u.w[1], w[2][i] = u.w[2], w[3][i] = u.w[3];
-            }
+            random_words(args->key, args->token_key[r], (at - r * width) / 4, w);
             const float *from = as_floats(args->x, args->dt, at, len, room);
             for (int64_t c = 0; c < len; c++) kept[c] = unit_of(w[c % 4][c / 4]) >= p ? from[c] * scale : 0.0f;
             if (args->addend) add_elements(kept, args->addend, args->dt, at, len);
             store_elements(args->y, args->dt, at, kept, len);
+        }
+}
+
+/* x_c += bound (2 u_c - 1). */
+void ISA_NAME(add_noise)(const dt_add_noise_args *args, int64_t first, int64_t n)
+{
+    const int64_t width = args->width;
+    uint32_t w[4][COUNTERS];
+    float x[FLOATS];
+    for (int64_t r = first; r < first + n; r++)
+        EACH_BLOCK (at, len, r * width, width) {
+            random_words(args->key, args->token_key[r], (at - r * width) / 4, w);
+            load_elements(x, args->x, args->dt, at, len);
+            for (int64_t c = 0; c < len; c++) x[c] = FMA(args->bound[r], 2.0f * unit_of(w[c % 4][c / 4]) - 1.0f, x[c]);
+            store_elements(args->x, args->dt, at, x, len);
         }
 }
 

@@ -90,6 +90,14 @@ static void shuffle(const app *a, int64_t epoch, int64_t *item)
     for (uint64_t i = 0; i < n; i++) item[i] = (int64_t)dt_rng_permute(key, n, i);
 }
 
+/* The codebooks start from the first batch, those of kmeans+ from balanced k-means of all items. */
+static dt_err seed(app *a, training *t, int64_t n_batch)
+{
+    const bool all = a->opt.method == SID_KMEANS_PLUS;
+    const dt_sid_kmeans how = {.max_iterations = a->opt.kmeans_iterations, .balanced = all};
+    return dt_rqvae_seed(t->net, &a->rows, all ? NULL : t->item, all ? a->rows.n : n_batch, &how);
+}
+
 /* *mean: mean of the losses of its steps. */
 static dt_err one_epoch(app *a, training *t, int64_t epoch, dt_rqvae_loss *mean)
 {
@@ -99,7 +107,7 @@ static dt_err one_epoch(app *a, training *t, int64_t epoch, dt_rqvae_loss *mean)
     shuffle(a, epoch, t->item);
     for (int64_t at = 0; at < n; at += batch) {
         const int64_t m = dt_min_i64(batch, n - at);
-        if (epoch == 0 && at == 0) DT_TRY(dt_rqvae_seed(t->net, &a->rows, t->item, m, a->opt.kmeans_iterations));
+        if (epoch == 0 && at == 0) DT_TRY(seed(a, t, m));
         DT_TRY(dt_rqvae_backward(t->net, &a->rows, t->item + at, m, &loss));
         TOGETHER(a, dt_rqvae_update(t->net));
         mean->total += loss.total / (double)n_steps;
@@ -124,9 +132,12 @@ static dt_err train(app *a, training *t)
 static dt_err open_training(app *a, training *t)
 {
     const options *o = &a->opt;
-    const int64_t n = a->rows.n, in_batch = dt_min_i64(n, o->rqvae.batch);
+    const bool plus = o->method == SID_KMEANS_PLUS;
+    const int64_t n = a->rows.n, in_batch = plus ? n : dt_min_i64(n, o->rqvae.batch),
+                  dim = plus ? a->rows.width : o->rqvae.dim;
     const dt_rqvae_options net = {.width = a->rows.width,
-                                  .dim = o->rqvae.dim,
+                                  .dim = dim,
+                                  .residual = plus,
                                   .hidden = o->rqvae.hidden,
                                   .n_hidden = o->rqvae.n_hidden,
                                   .beta = o->rqvae.beta,
@@ -143,7 +154,7 @@ static dt_err open_training(app *a, training *t)
     DT_ALLOC(t->item, n, "out of memory for %" PRId64 " items", n);
     DT_ALLOC(t->distance, n, "out of memory for %" PRId64 " items", n);
     DT_ALLOC(t->best, dt_rqvae_n_param(t->net), "out of memory for %" PRId64 " items", n);
-    return make_room(a, o->rqvae.dim);
+    return make_room(a, dim);
 }
 
 static dt_err fit_rqvae(app *a)
@@ -158,4 +169,8 @@ static dt_err fit_rqvae(app *a)
     return err;
 }
 
-dt_err sid_make_codes(app *a) { return a->opt.method == SID_RQVAE ? fit_rqvae(a) : fit_levels(a); }
+dt_err sid_make_codes(app *a)
+{
+    const sid_method how = a->opt.method;
+    return how == SID_RQVAE || how == SID_KMEANS_PLUS ? fit_rqvae(a) : fit_levels(a);
+}

@@ -9,7 +9,7 @@
 
 #include <limits.h>
 
-typedef enum sid_method { SID_RQVAE, SID_KMEANS, SID_BALANCED } sid_method;
+typedef enum sid_method { SID_RQVAE, SID_KMEANS, SID_BALANCED, SID_KMEANS_PLUS } sid_method;
 
 enum { MAX_HIDDEN = 31 };
 

@@ -51,20 +51,21 @@ static const tool_row rows[] = {
     {"force", NULL, TO(force), "replace existing files"},
     {HEADING("Codes")},
     {"method", "NAME", WORD(method),
-     "rqvae (residual-quantised autoencoder), kmeans (residual k-means on the embeddings) or balanced (k-means with "
-     "equally many items per code); default rqvae", .words = "rqvae,kmeans,balanced"},
+     "rqvae (residual-quantised autoencoder), kmeans (residual k-means on the embeddings), balanced (k-means with "
+     "equally many items per code) or kmeans+ (an autoencoder that starts from balanced); default rqvae",
+     .words = "rqvae,kmeans,balanced,kmeans+"},
     {"levels", "N", TO(levels), "levels, and so tokens, of a SID (default 3)", 1, DT_SID_MAX_LEVELS},
     {"codes", "N", TO(codes), "codes per level (default 256)", 2, 1 << 20},
     {"kmeans-iterations", "N", TO(kmeans_iterations), "maximum iterations (default 100)", 0, INT32_MAX},
     {"seed", "N", TO(seed), "seed of the random generator (default 42)", 0, TOOL_NO_LIMIT},
-    {HEADING("RQ-VAE")},
-    {"dim", "N", TO(rqvae.dim), "dimension of the quantised vector (default 32)", 1, 1 << 20},
+    {HEADING("Autoencoder: rqvae, kmeans+")},
+    {"dim", "N", TO(rqvae.dim), "rqvae: dimension of the quantised vector (default 32)", 1, 1 << 20},
     {"hidden", "N,N,...", CALL(take_hidden),
      "sizes of the encoder's hidden layers; the decoder mirrors them (default 2048,1024,512,256,128,64; 0: none)"},
     {"beta", "B", TO(rqvae.beta), "weight of the commitment loss (default 0.25)", 0, 1e6},
     {"epochs", "N", TO(rqvae.epochs), "passes over the items (default 5000)", 1, INT32_MAX},
-    {"batch-size", "N", TO(rqvae.batch), "items per AdamW step (default 20480)", 1, INT32_MAX},
-    {"lr", "R", TO(rqvae.lr), "learning rate (default 0.001)", 0, 1e6},
+    {"batch-size", "N", TO(rqvae.batch), "items per AdamW step (default 20480; kmeans+: 2048)", 1, INT32_MAX},
+    {"lr", "R", TO(rqvae.lr), "learning rate (default 0.001; kmeans+: 0.0001)", 0, 1e6},
     {"warmup-epochs", "N", TO(rqvae.warmup_epochs), "epochs in which the learning rate grows from 0 (default 50)", 0,
      INT32_MAX},
     {"weight-decay", "W", TO(rqvae.weight_decay), "weight decay (default 0)", 0, 1e6},
@@ -92,12 +93,16 @@ static const tool_row rows[] = {
 const tool_help sid_help = {usage, rows, "\nResults do not depend on the number of ranks.\n",
                             .codes = 1U << DT_ERR_NONFINITE | 1U << DT_ERR_COMM};
 
+enum { NOT_GIVEN = -1 };
+
 static dt_err check_options(const options *o)
 {
     DT_CHECK(!o->embeddings != !o->model, DT_ERR_USAGE,
              "expected either --embeddings FILE or --model MODEL; see dtrain-sid --help");
     DT_CHECK(!o->model || o->items, DT_ERR_USAGE, "--model needs --items, the texts of the items");
     DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX, the prefix of the output files");
+    DT_CHECK(o->method != SID_KMEANS_PLUS || o->rqvae.dim == NOT_GIVEN, DT_ERR_USAGE,
+             "--dim: with --method kmeans+ the quantised vector is as wide as the embeddings; leave it out");
     return DT_OK;
 }
 
@@ -106,13 +111,13 @@ dt_err sid_parse_options(options *o, int argc, char **argv)
     *o = (options){.method = SID_RQVAE,
                    .rqvae = {.hidden = {2048, 1024, 512, 256, 128, 64},
                              .n_hidden = 6,
-                             .dim = 32,
+                             .dim = NOT_GIVEN,
                              .epochs = 5000,
-                             .batch = 20480,
+                             .batch = NOT_GIVEN,
                              .warmup_epochs = 50,
                              .evaluate_every = 50,
                              .beta = 0.25,
-                             .lr = 1e-3,
+                             .lr = NOT_GIVEN,
                              .clip = 1},
                    .levels = 3,
                    .codes = 256,
@@ -128,5 +133,10 @@ dt_err sid_parse_options(options *o, int argc, char **argv)
     DT_TRY(tool_parse(rows, o, argc, argv));
     if (o->help || o->version) return DT_OK;
     DT_CHECK(optind == argc, DT_ERR_USAGE, "expected only options, found '%s'", argv[optind]);
-    return check_options(o);
+    DT_TRY(check_options(o));
+    const bool plus = o->method == SID_KMEANS_PLUS;
+    if (o->rqvae.dim == NOT_GIVEN) o->rqvae.dim = 32;
+    if (o->rqvae.batch == NOT_GIVEN) o->rqvae.batch = plus ? 2048 : 20480;
+    if (o->rqvae.lr == NOT_GIVEN) o->rqvae.lr = plus ? 1e-4 : 1e-3;
+    return DT_OK;
 }

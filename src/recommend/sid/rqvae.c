@@ -50,6 +50,9 @@ static dt_err lay_out(dt_rqvae *v)
     const int n = o->n_hidden + 1; /* layers of encoder or decoder */
     DT_CHECK(2 * n <= MAX_LAYERS, DT_ERR_USAGE, "expected at most %d hidden layers, found %d", MAX_LAYERS / 2 - 1,
              o->n_hidden);
+    DT_CHECK(!o->residual || o->dim == o->width, DT_ERR_USAGE,
+             "the quantised vectors are as wide as the embeddings: expected %" PRId64 ", found %" PRId64, o->width,
+             o->dim);
     v->n_layers = 2 * n;
     for (int i = 0; i < n; i++) {
         const int64_t in = i == 0 ? o->width : o->hidden[i - 1], out = i == n - 1 ? o->dim : o->hidden[i];
@@ -116,6 +119,7 @@ static dt_err init_weights(dt_rqvae *v)
     for (int i = 0; i < v->n_layers; i++) {
         const layer *l = &v->layers[i];
         const double std = sqrt(2.0 / (double)(l->in + l->out));
+        if (v->opt.residual && i == v->n_layers / 2 - 1) continue;
         dt_rng_normal(dt_rng_key(v->s->seed, DT_RNG_INIT), (uint64_t)i, 0, l->in * l->out, (float)std, host + l->w);
     }
     dt_err err = v->s->dev->ops->copy(v->s->dev, v->param.ptr, host, v->param.nbytes, v->s->stream);
@@ -257,6 +261,15 @@ static dt_err layers_forward(const dt_rqvae *v, int first, int end, int64_t m)
 
 static dt_buf *latent(dt_rqvae *v) { return &v->layers[v->n_layers / 2 - 1].y; }
 
+/* A residual adds a constant, so backward ignores it. */
+static dt_err encode(dt_rqvae *v, int64_t m)
+{
+    void *z = latent(v)->ptr;
+    DT_TRY(layers_forward(v, 0, v->n_layers / 2, m));
+    if (!v->opt.residual) return DT_OK;
+    return v->s->dev->ops->add(v->s->dev, z, v->x.ptr, z, DT_F32, m * v->opt.dim, v->s->stream);
+}
+
 dt_err dt_rqvae_encode(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, dt_sid_points *p)
 {
     const dt_sid *s = v->s;
@@ -266,7 +279,7 @@ dt_err dt_rqvae_encode(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, d
         const size_t nbytes = (size_t)(m * p->width) * sizeof(float);
         dt_phase_enter(s->phase, "encode", "");
         dt_err err = bring_rows(v, rows, item, first, m);
-        if (err == DT_OK) err = layers_forward(v, 0, v->n_layers / 2, m);
+        if (err == DT_OK) err = encode(v, m);
         if (err == DT_OK) err = s->dev->ops->copy(s->dev, sid_rows_of(s, p, round), latent(v)->ptr, nbytes, s->stream);
         DT_TRY(sid_wait(s, err));
     }
@@ -375,7 +388,7 @@ static dt_err queue_block(dt_rqvae *v, int64_t m, int64_t n, double *sums)
     const double of_level = 2.0 / ((double)n * (double)dim * s->n_levels);
     const int half = v->n_layers / 2;
     void *from = v->d[0].ptr, *to = v->d[1].ptr;
-    DT_TRY(layers_forward(v, 0, half, m));
+    DT_TRY(encode(v, m));
     DT_TRY(quantise(v, m, of_level, sums));
     DT_TRY(layers_forward(v, half, v->n_layers, m));
     DT_TRY(subtract(v, v->layers[v->n_layers - 1].y.ptr, v->x.ptr, from, m * width));
@@ -459,14 +472,14 @@ dt_err dt_rqvae_update(dt_rqvae *v)
                                    DT_F32, v->n_param, s->stream);
 }
 
-static dt_err seed_levels(dt_rqvae *v, dt_sid_points *p, int64_t max_iterations, int32_t *code)
+static dt_err seed_levels(dt_rqvae *v, dt_sid_points *p, dt_sid_kmeans how, int32_t *code)
 {
     const dt_sid *s = v->s;
     const size_t nbytes = (size_t)codebook_elems(v) * sizeof(float);
     double objective;
     for (int l = 0; l < s->n_levels; l++) {
-        const dt_sid_kmeans how = {.max_iterations = max_iterations, .level = l};
         dt_sid_book *b = &v->books[l];
+        how.level = l;
         DT_TRY(dt_sid_points_measure(s, p));
         DT_TRY(dt_sid_kmeans_fit(s, &how, p, b, code, &objective));
         dt_err err = s->dev->ops->copy(s->dev, at(&v->param, v->codebooks + l * codebook_elems(v)), b->rows.ptr, nbytes,
@@ -477,7 +490,7 @@ static dt_err seed_levels(dt_rqvae *v, dt_sid_points *p, int64_t max_iterations,
     return DT_OK;
 }
 
-dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, int64_t max_iterations)
+dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, const dt_sid_kmeans *how)
 {
     dt_sid_points p = {0};
     int32_t *code = malloc((size_t)n * sizeof *code);
@@ -485,7 +498,7 @@ dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int
         code ? dt_sid_points_alloc(v->s, &p, n, v->opt.dim) : dt_fail(DT_ERR_MEMORY, "out of memory for codes");
     if (err == DT_OK) err = dt_rqvae_encode(v, rows, item, &p);
     err = dt_comm_agree(v->s->comm, err);
-    if (err == DT_OK) err = seed_levels(v, &p, max_iterations, code);
+    if (err == DT_OK) err = seed_levels(v, &p, *how, code);
     dt_sid_points_free(v->s, &p);
     free(code);
     return err;
