@@ -63,7 +63,7 @@ static const char notes[] =
 
 typedef struct options {
     dt_make_options make;
-    const char *rec_option; /* an option given that requires recommendation data; NULL: none */
+    const char *rec_option, *amazon_option; /* an option given that requires this format; NULL: none */
     bool quiet, help, version;
 } options;
 
@@ -85,6 +85,7 @@ static dt_err take_separator(void *self, const tool_row *row, char *text)
 }
 
 #define REC .given = offsetof(options, rec_option)
+#define AMAZON .given = offsetof(options, amazon_option)
 
 #define KIND_HELP(upper, lower, help) ", " #lower " (" help ")"
 /* clang-format off */
@@ -102,9 +103,9 @@ static const tool_row rows[] = {
     {"kind", "KIND", TO(make.kind),
      "auto" DT_KIND_LIST(KIND_HELP) " (default auto: by the first document)"},
     {"format", "FORMAT", TO(make.format),
-     "auto, text, json or minionerec (default auto: json for .jsonl, .ndjson, .json (lines or an array) and Parquet "
-     "files, whose rows are records; text for others, unless the content is clearly not text). text accepts any bytes. "
-     "minionerec: rows of user-item interactions, see below"},
+     "auto, text, json, minionerec or amazon (default auto: json for .jsonl, .ndjson, .json (lines or an array) and "
+     "Parquet files, whose rows are records; text for others, unless the content is clearly not text). text accepts "
+     "any bytes. minionerec: rows of user-item interactions; amazon: dumps of reviews, see below"},
     {"documents", "HOW", TO(make.documents),
      "how to split plain text into documents: files, lines or paragraphs (default files). Blank documents are skipped"},
     {"separator", "TEXT", CALL(take_separator),
@@ -161,7 +162,8 @@ static const tool_row rows[] = {
      "purpose of the dataset: sft; rl (prompts with answers, without the preamble); or eval (prompts with answers, as "
      "in sft) (default sft)", REC},
     {"index", "FILE", TO(make.rec.index), "NAME.index.json: the semantic ID (SID) of each item", REC},
-    {"items", "FILE", TO(make.rec.items), "NAME.item.json: title and description of each item", REC},
+    {"items", "FILE", TO(make.rec.items),
+     "NAME.item.json: title and description of each item; of amazon: the dump of the items"},
     {"tasks", "LIST", TO(make.rec.tasks),
      "sample types, NAME,NAME:SAMPLE,... (default: those of the template for this recipe). Per row: sids-sid, "
      "sids-title, titles-sid, titles-sid-rl, titles-title. Per item: title-sid, sid-title, description-sid. SAMPLE: "
@@ -170,6 +172,14 @@ static const tool_row rows[] = {
     {"longest-only", NULL, TO(make.rec.longest), "keep only the row with the longest history of each user", REC},
     {"seed", "N", TO(make.rec.seed), "seed of the sampling (default 42)", 0, TOOL_NO_LIMIT, REC},
     {"catalogue", "FILE", TO(make.rec.catalogue), "also write the info file for rec.catalogue", REC},
+    {HEADING("Amazon's reviews (--format amazon -o PREFIX; docs/recommendation.md)")},
+    {"k-core", "K", TO(make.rec.k_core), "minimum number of reviews of users and items (default 5)", 1, INT32_MAX,
+     AMAZON},
+    {"from", "YYYY-MM", TO(make.rec.from), "omit reviews before this month (default: none)", AMAZON},
+    {"to", "YYYY-MM", TO(make.rec.to), "omit reviews after the first second of this month (default: none)", AMAZON},
+    {"min-items", "N", TO(make.rec.min_items),
+     "move --from back by years, at most to 1996, until N items are left (MiniOneRec for 2018: 3000)", 0, INT32_MAX,
+     AMAZON},
     {HEADING("General")},
     TOOL_ROWS};
 /* clang-format on */
@@ -186,11 +196,15 @@ static dt_err parse(int argc, char **argv, options *c)
                                 .truncate = "auto",
                                 .append_eos = true,
                                 .images = {.token = "<image>", .token_id = -1},
-                                .rec = {.recipe = "sft", .seed = 42}};
+                                .rec = {.recipe = "sft", .seed = 42, .k_core = 5}};
     DT_TRY(tool_parse(rows, c, argc, argv));
     if (c->help || c->version) return DT_OK;
     DT_CHECK(!c->rec_option || strcmp(c->make.format, "minionerec") == 0, DT_ERR_USAGE,
              "--%s needs --format minionerec", c->rec_option);
+    DT_CHECK(!c->amazon_option || strcmp(c->make.format, "amazon") == 0, DT_ERR_USAGE, "--%s needs --format amazon",
+             c->amazon_option);
+    DT_CHECK(!c->make.rec.items || strcmp(c->make.format, "minionerec") == 0 || strcmp(c->make.format, "amazon") == 0,
+             DT_ERR_USAGE, "--items needs --format minionerec or amazon");
     c->make.inputs = (const char *const *)argv + optind;
     c->make.n_inputs = argc - optind;
     DT_CHECK(c->make.output, DT_ERR_USAGE, "expected -o OUT.h5 (dtrain-data --help)");
@@ -332,6 +346,7 @@ static dt_err make_main(int argc, char **argv)
     }
     c.make.stop = &stop;
     catch_signals();
+    if (strcmp(c.make.format, "amazon") == 0) return dt_make_amazon(&c.make);
     dt_make_stats stats;
     const dt_err err = dt_make_datasets(&c.make, &stats);
     if (m.shown) fputs("\r\033[K", stderr);

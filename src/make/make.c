@@ -184,7 +184,7 @@ static dt_err tick(void *self)
 static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
 static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
-static const char *const formats[] = {"auto", "text", "json", "minionerec", NULL};
+static const char *const formats[] = {"auto", "text", "json", "minionerec", "amazon", NULL};
 static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
 static const char *const preferences[] = {"better", "safer", NULL};
 

@@ -307,6 +307,10 @@ typedef struct dt_rec_options {
     const char *catalogue;     /* file to write, with lines "SID TAB title TAB id"; NULL: none */
     bool longest;              /* use only the row with the longest history of each user */
     uint64_t seed;             /* for sampling rows of a SAMPLE and instructions */
+    /* of dt_make_amazon: minimum number of reviews of a user or an item; first and last month, NULL: any; `from` moves
+     * back by years, at most to 1996, until this many items are left */
+    int64_t k_core, min_items;
+    const char *from, *to;
 } dt_rec_options;
 
 /** Images of records: they are decoded and preprocessed, and become runs of a placeholder in the texts. */
@@ -335,8 +339,8 @@ typedef struct dt_make_options {
     const char *const *inputs;
     int n_inputs;
     const char *kind; /* auto (by the first document), or the name of a kind */
-    /* auto (by the file name's ending), text, json (lines or an array), minionerec; with auto or json, a file that is
-     * Parquet by its name or first bytes is a table of records */
+    /* auto (by the file name's ending), text, json (lines or an array), minionerec, amazon (dt_make_amazon); with auto
+     * or json, a file that is Parquet by its name or first bytes is a table of records */
     const char *format;
     const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
     const char *separator;     /* for documents = separator */
@@ -374,6 +378,10 @@ void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pa
  *  DT_ERR_DATA, "FILE:LINE: reason": the first malformed record in input order. DT_ERR_USAGE: options. DT_ERR_WRITE,
  *  DT_ERR_STOP, DT_ERR_MEMORY. After an error the outputs are unchanged. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
+
+/** Filter the dumps of Amazon's reviews (opt->inputs) and items (opt->rec.items). Writes OUTPUT.item.json and
+ *  OUTPUT.train.csv, .valid.csv and .test.csv. Errors as dt_make_datasets. */
+dt_err dt_make_amazon(const dt_make_options *opt);
 
 /** Name and version of the library for Parquet files, or why there is none. text: out [size]. Returns text. */
 const char *dt_parquet_library(char *text, size_t size);

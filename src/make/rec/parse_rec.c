@@ -32,6 +32,36 @@ static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
     return dt_error_prefix(dt_rec_check_sid(&rec->levels, sid), "%s: ", name);
 }
 
+static dt_err sid_of(const dt_rec *rec, const char *name, const json_t *id, json_t **sid)
+{
+    const json_t *own = json_object_get(rec->items.by_id, json_string_value(id));
+    DT_CHECK(own, DT_ERR_DATA, "%s: \"%.100s\" is not an item of %s", name, json_string_value(id),
+             rec->items.index_path);
+    *sid = json_string(json_string_value(own)); /* a copy: rows are parsed in several threads */
+    return *sid ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a SID");
+}
+
+/* Add the SIDs that a row lacks, from its item ids. */
+static dt_err add_sids(const dt_rec *rec, json_t *row)
+{
+    const json_t *id = json_object_get(row, "item_id"), *history = json_object_get(row, "history_item_id");
+    json_t *sid, *sids;
+    size_t i;
+    if (id && !json_object_get(row, "item_sid")) {
+        DT_TRY(sid_of(rec, "item_id", id, &sid));
+        json_object_set_new(row, "item_sid", sid);
+    }
+    if (!history || json_object_get(row, "history_item_sid")) return DT_OK;
+    DT_CHECK(json_object_set_new(row, "history_item_sid", sids = json_array()) == 0, DT_ERR_MEMORY,
+             "out of memory for the SIDs of a row");
+    json_array_foreach(history, i, id)
+    {
+        DT_TRY(sid_of(rec, "history_item_id", id, &sid));
+        json_array_append_new(sids, sid);
+    }
+    return DT_OK;
+}
+
 /* Check that every SID is in the catalogue, or, without a catalogue, consists of known tokens. Check that the item
  * has its own SID. */
 static dt_err check_row(const dt_rec *rec, const json_t *row, uint32_t uses)
@@ -198,6 +228,7 @@ dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rul
     sample s = {.rec = rec, .task = &rec->texts.task[find_bit(r->tasks, which)], .row = json};
     if (s.task->of_items) s.item = &rec->items.item[r->number];
     r->kind = rec->kind;
+    if (!s.item && rec->items.n > 0) DT_TRY(add_sids(rec, (json_t *)json));
     if (!s.item) DT_TRY(check_row(rec, json, s.task->uses));
     if (!has_values(&s)) return DT_OK; /* an empty sample, which is dropped and counted */
     const uint64_t draw = dt_mix64(rec->key ^ (uint64_t)r->number), n = json_array_size(s.task->instruction);

@@ -74,15 +74,16 @@ dt_err dt_rec_check_header(const dt_rec *r, const dt_csv_header *h)
 {
     static const struct {
         dt_rec_value value;
-        const char *column;
-    } needed[] = {{DT_REC_SIDS, "history_item_sid"},
-                  {DT_REC_TITLES, "history_item_title"},
-                  {DT_REC_SID, "item_sid"},
-                  {DT_REC_TITLE, "item_title"}};
+        const char *column, *instead; /* with a catalogue */
+    } needed[] = {{DT_REC_SIDS, "history_item_sid", "history_item_id"},
+                  {DT_REC_TITLES, "history_item_title", ""},
+                  {DT_REC_SID, "item_sid", "item_id"},
+                  {DT_REC_TITLE, "item_title", ""}};
     for (int k = 0; k < r->texts.n_tasks; k++)
         for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
             DT_CHECK(r->texts.task[k].of_items || !(r->texts.task[k].uses & 1u << needed[i].value) ||
-                         dt_csv_header_has(h, needed[i].column),
+                         dt_csv_header_has(h, needed[i].column) ||
+                         (r->items.n > 0 && dt_csv_header_has(h, needed[i].instead)),
                      DT_ERR_DATA, "expected column names in the first line, including %s (task %s)", needed[i].column,
                      r->texts.task[k].name);
     return DT_OK;
