@@ -44,7 +44,7 @@ sed 's/"tool_mask": \[\[1, /"tool_mask": [[/' "$fixture/rollouts.jsonl" >"$tmp/s
 ends_saying "a mask of another length" 65 'short.jsonl:1: tool_mask\[0\]: expected [0-9]+ numbers, 1 for a token of the model' given 1 refused 1 grpo.rollouts="$tmp/short.jsonl"
 
 sed -n '/^```python/,/^```/{/^```/!p}' docs/environments.md >"$tmp/documented.py"
-asked() { echo "{\"text\": \"$1\", \"tool_calls\": [$2], \"last\": false, \"answer\": 16}"; }
+asked() { echo "{\"text\": \"$1\", \"tool_calls\": [${2:-}], \"last\": false, \"answer\": 16}"; }
 function='{"function": {"name": "square", "arguments": {"x": 4}}}'
 is "the example of docs/environments.md" "$({
     asked 16
