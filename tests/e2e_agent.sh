@@ -2,7 +2,6 @@
 # e2e_agent.sh - completions of several turns with an environment. Given turns, steps match TRL's GRPOTrainer with an environment_factory. Generated ones
 # are bit-identical on any ranks and stages, after a resume and when they are replayed, whether their sequences keep their slots or not. Also: every way in
 # which a program can fail; a failing rank.
-# QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/grpo/agent
@@ -149,7 +148,6 @@ for layout in "1 0" "2 3"; do
     rm -rf "$tmp/late"
 done
 
-full_only
 
 # Limits, other objectives, LoRA.
 train 1 one "${all[@]}" grpo.max_tool_calling_iterations=1
