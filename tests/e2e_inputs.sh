@@ -204,7 +204,8 @@ expect_exit "input/ppo.ini" 0
 run 1 ./dtrain input/grpo.ini model.path="$tmp/ini" run.output_dir="$tmp/grpo" data.train="$tmp/prompts.h5" data.seq_len=32 grpo.max_completion_length=8 \
     checkpoint.save_steps=0 batch.train_batch_size=8
 expect_exit "input/grpo.ini" 0
-for name in rloo reinforce; do
+for name in rloo reinforce agent; do
+    [ "$name" != agent ] || command -v python3 >/dev/null || { skip "input/agent.ini" "no python3"; continue; }
     ends "input/$name.ini" 0 run 1 ./dtrain input/$name.ini model.path="$tmp/ini" run.output_dir="$tmp/$name" data.train="$tmp/prompts.h5" data.seq_len=32 \
         grpo.max_completion_length=8 checkpoint.save_steps=0 batch.train_batch_size=8
 done

@@ -1,6 +1,6 @@
 // NEEDS: PCRE2 UTF8PROC
-/* test_chat_calls.c - conversations that continue token by token: calls are read in the form that a template writes, and
- * what follows an answer is what TRL inserts (tests/data/grpo/agent/turns.json). */
+/* test_chat_calls.c - conversations that continue token by token: calls are read in the form that a template writes,
+ * and what follows an answer is what TRL inserts (tests/data/grpo/agent/turns.json). */
 #include "chat_fixture.h"
 
 static void open_with(dt_chat **c, dt_tokenizer *t, const char *jinja, const char *eos)

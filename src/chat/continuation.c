@@ -1,6 +1,6 @@
 /* continuation.c - what a template writes after an answer: the end of its turn, messages, and the begin of the next
- * answer. They are rendered in a conversation of their own, whose answer stands for the sampled one: its tokens are kept
- * as they are. TRL does the same. */
+ * answer. They are rendered in a conversation of their own. Its answer stands for the sampled one, the tokens of which
+ * are kept as they are. TRL does the same. */
 #include "chat_private.h"
 #include <stdlib.h>
 #include <string.h>

@@ -247,6 +247,8 @@ static const struct {
     {"truncation_mode", "texts are truncated before training: dtrain-data --max-length N --truncate HOW"},
     {"generation_kwargs", "use the key temperature and, for grpo, top_p, top_k, min_p and repetition_penalty"},
     {"grpo.reward_model*", "use grpo.reward_funcs = model:DIRECTORY"},
+    {"grpo.tools environment_factory rollout_func env_mask",
+     "use grpo.environment = command:PROGRAM (docs/environments.md)"},
     {"remove_unused_columns", "remove it: datasets of prompts keep all fields of a record"},
     {"dpo.alpha", "use dpo.alphapo_alpha"},
     {"reference_free", "use dpo.loss_type = cpo, simpo or orpo, which have no reference"},

@@ -29,6 +29,7 @@ static const struct {
     {"ppo", "reward_funcs", FUNCTIONS},
     {"ppo", "rollouts", ONE_PATH},
     {"grpo", "reward_funcs", FUNCTIONS},
+    {"grpo", "environment", FUNCTIONS},
     {"grpo", "rollouts", ONE_PATH},
     {"rec", "catalogue", ONE_PATH},
     {"rec", "item_embeddings", ONE_PATH},

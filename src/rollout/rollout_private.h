@@ -84,7 +84,7 @@ struct dt_rollout {
     int policy;          /* the array that dt_rollout_policy has filled for these rows, -1: none */
     dt_journal *journal; /* rollouts.jsonl, on rank 0, open since the first line */
     dt_cadence shown;
-    double begin_s;                                /* start of the run, for the cadence */
+    double begin_s;                                              /* start of the run, for the cadence */
     double seconds, score_seconds, reward_seconds, turn_seconds; /* of this rollout, on this rank */
 
     char *text[2]; /* returned by dt_rollout_part: valid until its next call */

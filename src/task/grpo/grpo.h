@@ -58,7 +58,7 @@ typedef struct grpo {
     double weight[GRPO_MAX_FUNCS];
     const char *name[GRPO_MAX_FUNCS];
     dt_turns *turns; /* NULL: no environment */
-    /* functions whose rewards come from dt_rewards or grpo.rollouts, and these with the environment; overlong is one more */
+    /* functions whose rewards come from dt_rewards or grpo.rollouts; these and the environment. overlong is one more */
     int n_given, n_watched;
     char given_name[DT_MAX_REWARDS][16];
     dt_reward_watch watch[GRPO_MAX_FUNCS];
