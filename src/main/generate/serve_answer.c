@@ -20,8 +20,12 @@ void serve_job_free(job *j)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
+/* Is a byte inside a character? */
+static bool continues(char byte) { return (byte & 0xc0) == 0x80; }
+
 /* The text of a window: its first tokens are repeated as context of the next ones, because a tokenizer may write a token
- * otherwise at the start of a text. Characters at the end that the next token may complete are held back. */
+ * otherwise at the start of a text. Characters at the end that the next token may complete are held back. Later tokens
+ * may still change invalid bytes before them (byte fallback), so whole answers are decoded again at their end. */
 static void decode_window(const app *a, choice *c, bool last)
 {
     static const char incomplete[] = "\xef\xbf\xbd";
@@ -33,10 +37,11 @@ static void decode_window(const app *a, choice *c, bool last)
     for (int i = 0; i < 3 && now && settled >= 3 && memcmp(now + settled - 3, incomplete, 3) == 0; i++) settled -= 3;
     const bool whole = settled == n || last;
     from = n_before + c->shown;
+    while (now && from < n && continues(now[from])) from++;
     if (whole) settled = n;
     if (now && settled > from) {
         dt_text_append(&c->text, now + from, settled - from);
-        c->shown = settled - n_before;
+        c->shown = settled > n_before ? settled - n_before : 0;
     }
     if (whole) c->first = c->read, c->read = c->n_ids, c->shown = 0;
     free(before);
@@ -50,12 +55,35 @@ static const char *stop_text(const app *a, const choice *c, int i)
     return i < r->n_stop ? r->stop[i] : i < r->n_stop + a->opt.n_stop ? a->opt.stop[i - r->n_stop] : NULL;
 }
 
+/* The text as dtrain-generate prints it, of an answer that is not streamed. */
+static void decode_again(const app *a, choice *c)
+{
+    size_t n = 0, n_prompt = 0;
+    char *text = NULL, *prompt = NULL;
+    if (!c->of->r.chat) {
+        text = dt_decode(a->tok, c->ids, c->n_ids, true, &n);
+        prompt = dt_decode(a->tok, c->ids, c->n_prompt, true, &n_prompt);
+    }
+    if (!text || !prompt || n < n_prompt || memcmp(text, prompt, n_prompt) != 0) {
+        free(text);
+        n_prompt = 0;
+        text = dt_decode(a->tok, c->ids + c->n_prompt, c->n_ids - c->n_prompt, true, &n);
+    }
+    c->text.n = 0;
+    if (text)
+        dt_text_append(&c->text, text + n_prompt, n - n_prompt);
+    else
+        c->text.failed = true;
+    free(text);
+    free(prompt);
+}
+
 bool serve_text_grow(const app *a, choice *c, bool last)
 {
-    const size_t n_old = c->text.n;
-    size_t end = SIZE_MAX;
-    decode_window(a, c, last);
+    size_t n_old = c->text.n, end = SIZE_MAX;
     const char *stop;
+    decode_window(a, c, last);
+    if (last && !c->of->r.stream) decode_again(a, c), n_old = 0;
     for (int i = 0; (stop = stop_text(a, c, i)) && c->text.bytes; i++) {
         const size_t n = strlen(stop), from = n_old >= n ? n_old - n + 1 : 0;
         const char *at = memmem(c->text.bytes + from, c->text.n - from, stop, n);
@@ -112,7 +140,7 @@ static int64_t n_characters(const json_t *text)
 {
     int64_t n = 0;
     for (const char *at = json_string_value(text), *end = at ? at + json_string_length(text) : NULL; at < end; at++)
-        n += (*at & 0xc0) != 0x80;
+        n += !continues(*at);
     return n;
 }
 
@@ -219,7 +247,6 @@ static json_t *completion(const app *a, const choice *c)
 {
     int64_t offset = 0;
     const bool echo = c->of->r.echo;
-    if (!echo && c->logps) offset = 0;
     return json_pack("{s:i,s:o,s:o,s:o}", "index", c->index, "text", text_of(a, c, 0, c->text.n, echo), "logprobs",
                      logprobs(a, c, echo ? 0 : c->n_prompt, &offset), "finish_reason", finish_of(c));
 }
