@@ -192,7 +192,7 @@ static const field fields[] = {
     {"web_search_options", NEUTRAL, ONLY_CHAT}, {"verbosity", NEUTRAL, ONLY_CHAT},
     {"parallel_tool_calls", IGNORED, ONLY_CHAT}, {"modalities", IGNORED, ONLY_CHAT}, {"user", IGNORED, BOTH},
     {"metadata", IGNORED, BOTH}, {"store", IGNORED, BOTH}, {"service_tier", IGNORED, BOTH},
-    {"safety_identifier", IGNORED, BOTH}, {"prompt_cache_key", IGNORED, BOTH}, {NULL, IGNORED}};
+    {"safety_identifier", IGNORED, BOTH}, {"prompt_cache_key", IGNORED, BOTH}};
 /* clang-format on */
 
 static dt_err take_number(dt_request *r, const field *f, json_t *value)
@@ -240,13 +240,16 @@ static dt_err take(dt_request *r, const field *f, json_t *value)
     return DT_OK;
 }
 
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
+
+static bool belongs(const dt_request *r, const field *f) { return r->chat ? f->chat : f->completions; }
+
 /* Fields with a value are taken in the order of the table. The first unknown one is an error. */
 static dt_err take_all(dt_request *r, const char **param)
 {
     size_t n_known = 0;
-    for (const field *f = fields; f->name; f++) {
-        json_t *value = r->chat ? (f->chat ? json_object_get(r->root, f->name) : NULL)
-                                : (f->completions ? json_object_get(r->root, f->name) : NULL);
+    for (const field *f = fields; f < fields + N_FIELDS; f++) {
+        json_t *value = belongs(r, f) ? json_object_get(r->root, f->name) : NULL;
         if (!value) continue;
         n_known++;
         *param = f->name;
@@ -259,8 +262,8 @@ static dt_err take_all(dt_request *r, const char **param)
     json_object_foreach(r->root, key, value)
     {
         const field *f = fields;
-        while (f->name && (strcmp(f->name, key) != 0 || !(r->chat ? f->chat : f->completions))) f++;
-        DT_CHECK(f->name, DT_ERR_USAGE, "unknown field '%.100s'", key);
+        while (f < fields + N_FIELDS && (strcmp(f->name, key) != 0 || !belongs(r, f))) f++;
+        DT_CHECK(f < fields + N_FIELDS, DT_ERR_USAGE, "unknown field '%.100s'", key);
     }
     return DT_OK;
 }

@@ -251,14 +251,67 @@ static json_t *completion(const app *a, const choice *c)
                      logprobs(a, c, echo ? 0 : c->n_prompt, &offset), "finish_reason", finish_of(c));
 }
 
-static json_t *answer_of(const app *a, choice *c)
+/* ---- tool calls -------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the text before the first call, by the name in it. */
+static size_t before_calls(const choice *c, const json_t *calls)
 {
+    static const char tag[] = "<tool_call>";
+    const char *name = json_string_value(json_object_get(json_object_get(json_array_get(calls, 0), "function"), "name"));
+    const char *text = c->text.bytes, *end = text ? memmem(text, c->text.n, name, strlen(name)) : NULL;
+    const char *at = text ? memmem(text, c->text.n, tag, strlen(tag)) : NULL;
+    for (const char *p = text; !at && p && p < end; p++)
+        if (strchr("{[<", *p)) at = p;
+    size_t n = at ? (size_t)(at - text) : end ? (size_t)(end - text) : 0;
+    while (n > 0 && strchr(" \t\r\n", text[n - 1])) n--;
+    return n;
+}
+
+/* The calls in an answer as the API has them; NULL: none. n_text: out, bytes of the text without them. */
+static json_t *calls_of(const server *s, choice *c, size_t *n_text)
+{
+    const app *a = s->a;
+    size_t n;
+    int n_bad;
+    json_t *calls = NULL, *one;
+    *n_text = c->text.n;
+    if (!c->of->r.tools) return NULL;
+    char *text = dt_decode(a->tok, c->ids + c->n_prompt, c->n_ids - c->n_prompt, false, &n);
+    if (!text || dt_chat_read_calls(a->reader.chat, text, &calls, &n_bad) != DT_OK) dt_error_clear();
+    free(text);
+    if (json_array_size(calls) == 0) return json_decref(calls), NULL;
+    *n_text = before_calls(c, calls);
+    size_t i;
+    json_array_foreach(calls, i, one)
+    {
+        char id[96];
+        json_t *function = json_object_get(one, "function"), *arguments = json_object_get(function, "arguments");
+        char *written = json_dumps(arguments, JSON_COMPACT | JSON_ENCODE_ANY);
+        snprintf(id, sizeof id, "call-%s-%d-%zu", c->of->id + strlen("chatcmpl-"), c->index, i);
+        json_object_set_new(one, "id", json_string(id));
+        json_object_set_new(one, "index", json_integer((json_int_t)i));
+        json_object_set_new(function, "arguments", json_string(written ? written : "{}"));
+        free(written);
+    }
+    if (strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
+    return calls;
+}
+
+static json_t *answer_of(const server *s, choice *c)
+{
+    const app *a = s->a;
     int64_t offset = 0;
-    json_t *message =
-        json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text_of(a, c, 0, c->text.n, false), "refusal");
+    size_t n, i;
+    json_t *calls = calls_of(s, c, &n), *one,
+           *message = json_pack("{s:s,s:o,s:n}", "role", "assistant", "content",
+                                calls && n == 0 ? json_null() : text_of(a, c, 0, n, false), "refusal");
+    json_array_foreach(calls, i, one) json_object_del(one, "index");
+    if (calls) json_object_set_new(message, "tool_calls", calls);
     return json_pack("{s:i,s:o,s:o,s:o}", "index", c->index, "message", message, "logprobs",
                      logprobs(a, c, c->n_prompt, &offset), "finish_reason", finish_of(c));
 }
+
+/* ---- parts of answers -------------------------------------------------------------------------------------------- */
 
 /* An answer, or a part of a stream, without choices and usage. */
 static json_t *envelope(const server *s, const job *j, json_t *choices)
@@ -323,6 +376,7 @@ static void begin_stream(server *s, job *j)
                     "data: ", "\n\n");
 }
 
+/* With tools, an answer is one part, because its end decides what is a call. */
 static void send_part(server *s, choice *c, size_t end)
 {
     const app *a = s->a;
@@ -330,10 +384,14 @@ static void send_part(server *s, choice *c, size_t end)
     const bool first = c->n_streamed == 0;
     const int32_t from = c->n_prompt + c->n_streamed;
     int64_t offset = 0;
-    json_t *text = text_of(a, c, c->sent, end, first && j->r.echo), *list = logprobs(a, c, from, &offset), *one;
+    size_t n_text;
+    json_t *calls = c->finish ? calls_of(s, c, &n_text) : NULL, *list = logprobs(a, c, from, &offset), *one,
+           *text = text_of(a, c, c->sent, calls ? n_text : end, first && j->r.echo);
+    if (calls) end = n_text;
     if (j->r.chat) {
         json_t *delta = end > c->sent ? json_pack("{s:o}", "content", text) : json_object();
         if (end <= c->sent) json_decref(text);
+        if (calls) json_object_set_new(delta, "tool_calls", calls);
         one = json_pack("{s:i,s:o,s:o,s:o}", "index", c->index, "delta", delta, "logprobs", list, "finish_reason",
                         finish_of(c));
     } else {
@@ -349,6 +407,7 @@ void serve_stream(server *s, choice *c)
 {
     begin_stream(s, c->of);
     const size_t end = sendable(s->a, c);
+    if (c->of->r.tools && !c->finish) return;
     if (end > c->sent || c->finish || c->logps) send_part(s, c, end);
 }
 
@@ -405,7 +464,7 @@ void serve_answer(server *s, job *j)
     }
     json_t *choices = json_array();
     for (choice *c = j->choices; c < j->choices + j->n_choices; c++)
-        json_array_append_new(choices, j->r.chat ? answer_of(s->a, c) : completion(s->a, c));
+        json_array_append_new(choices, j->r.chat ? answer_of(s, c) : completion(s->a, c));
     json_t *all = envelope(s, j, choices);
     json_object_set_new(all, "usage", usage_of(j));
     count(s, 200);
