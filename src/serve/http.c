@@ -152,9 +152,9 @@ static void add_headers(struct MHD_Response *r, const dt_exchange *x)
 /* With the lock. */
 static enum MHD_Result send_answer(dt_exchange *x)
 {
-    struct MHD_Response *r =
-        x->streamed ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PART, send_part, x, NULL)
-                    : MHD_create_response_from_buffer(x->out.n, x->out.bytes, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r = x->streamed
+                                 ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PART, send_part, x, NULL)
+                                 : MHD_create_response_from_buffer(x->out.n, x->out.bytes, MHD_RESPMEM_MUST_COPY);
     if (!r || x->out.failed) return MHD_NO;
     add_headers(r, x);
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)x->status, r);
@@ -166,7 +166,8 @@ static void refuse(dt_exchange *x, int status, const char *why)
 {
     x->status = status, x->type = "application/json", x->ended = true;
     dt_text_printf(&x->out,
-                   "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}", why);
+                   "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}",
+                   why);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -202,12 +203,12 @@ static void ask(dt_exchange *x, const char *method, const char *path)
     x->holders += !refused;
     unlock(h);
     if (refused) return;
-    const dt_http_request r = {
-        .method = method,
-        .path = path,
-        .authorization = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization"),
-        .body = x->body.bytes ? x->body.bytes : "",
-        .nbytes = x->body.n};
+    const dt_http_request r = {.method = method,
+                               .path = path,
+                               .authorization =
+                                   MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization"),
+                               .body = x->body.bytes ? x->body.bytes : "",
+                               .nbytes = x->body.n};
     h->opt.handle(h->opt.ctx, x, &r);
 }
 

@@ -140,7 +140,8 @@ static dt_err take_stream_options(dt_request *r, const field *f, json_t *value)
         const bool usage = strcmp(key, "include_usage") == 0;
         if (!usage && strcmp(key, "include_obfuscation") != 0 && strcmp(key, "continuous_usage_stats") != 0)
             return wrong(f, "an object with \"include_usage\"");
-        if (!json_is_boolean(item) || (!usage && json_is_true(item))) return wrong(f, "\"include_usage\": true or false");
+        if (!json_is_boolean(item) || (!usage && json_is_true(item)))
+            return wrong(f, "\"include_usage\": true or false");
         if (usage) r->with_usage = json_is_true(item);
     }
     return DT_OK;
@@ -201,8 +202,8 @@ static dt_err take_number(dt_request *r, const field *f, json_t *value)
     const double x = json_number_value(value);
     const bool whole = f->kind == INTEGER;
     if ((whole ? !json_is_integer(value) : !json_is_number(value)) || !(x >= f->low && x <= f->high))
-        return dt_fail(DT_ERR_USAGE, "%s: expected %s from %g to %g", f->name, whole ? "an integer" : "a number", f->low,
-                       f->high);
+        return dt_fail(DT_ERR_USAGE, "%s: expected %s from %g to %g", f->name, whole ? "an integer" : "a number",
+                       f->low, f->high);
     if (whole)
         *(int64_t *)(void *)to = json_integer_value(value);
     else

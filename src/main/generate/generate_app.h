@@ -75,8 +75,8 @@ typedef struct app {
     char *image_text;  /* placeholder of an image in a text; NULL: none */
     dt_sequence *seqs; /* all sequences of the job, n_out consecutive ones per prompt */
     int n_seqs, n_out, printed;
-    size_t shown;        /* bytes of the current answer already printed */
-    char *part;          /* temporary name of the output file while it is being written */
+    size_t shown;          /* bytes of the current answer already printed */
+    char *part;            /* temporary name of the output file while it is being written */
     struct server *server; /* of --serve */
     bool plain_terminal;   /* output is a terminal: control characters are filtered */
 } app;

@@ -257,9 +257,10 @@ static dt_err check_serve(const options *o)
                        o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue || o->top_logprobs > 0 ||
                        o->output || o->system || o->tools || o->num_samples > 1;
     DT_CHECK(o->serve || !o->api_key_file, DT_ERR_USAGE, "--api-key-file needs --serve");
-    DT_CHECK(!o->serve || !other, DT_ERR_USAGE,
-             "--serve: requests have the prompts, so it cannot be combined with prompts, beams, a catalogue, scores and "
-             "forms of output");
+    DT_CHECK(
+        !o->serve || !other, DT_ERR_USAGE,
+        "--serve: requests have the prompts, so it cannot be combined with prompts, beams, a catalogue, scores and "
+        "forms of output");
     return DT_OK;
 }
 
@@ -274,7 +275,8 @@ static dt_err check_options(const options *o)
     DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");
     DT_CHECK(
-        o->chat || o->prompts || o->answers || o->serve || (!o->system && !o->tools && !o->chat_template && !o->no_think),
+        o->chat || o->prompts || o->answers || o->serve ||
+            (!o->system && !o->tools && !o->chat_template && !o->no_think),
         DT_ERR_USAGE,
         "--system, --tools, --chat-template and --no-think: expected --chat, --prompts or --answers, because other "
         "prompts are no conversations");

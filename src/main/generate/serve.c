@@ -60,8 +60,8 @@ static dt_err check_messages(const json_t *messages)
             DT_CHECK(type && strcmp(type, "text") == 0, DT_ERR_DATA,
                      "messages[%zu].content[%zu]: expected {\"type\": \"text\"}; this server accepts only texts", i, k);
         }
-        DT_CHECK(!dt_image_key(json_array_get(messages, i)), DT_ERR_DATA, "messages[%zu]: this server accepts only texts",
-                 i);
+        DT_CHECK(!dt_image_key(json_array_get(messages, i)), DT_ERR_DATA,
+                 "messages[%zu]: this server accepts only texts", i);
     }
     return DT_OK;
 }
@@ -70,8 +70,7 @@ static dt_err check_messages(const json_t *messages)
 static json_t *records_of(const dt_request *r)
 {
     json_t *list = json_array();
-    if (r->chat)
-        json_array_append_new(list, json_pack("{s:O,s:O*}", "messages", r->messages, "tools", r->tools));
+    if (r->chat) json_array_append_new(list, json_pack("{s:O,s:O*}", "messages", r->messages, "tools", r->tools));
     for (size_t i = 0; !r->chat && i < json_array_size(r->prompts); i++) {
         json_t *prompt = json_array_get(r->prompts, i);
         json_array_append_new(list, json_pack("{s:O}", json_is_string(prompt) ? "prompt" : "ids", prompt));
@@ -301,12 +300,9 @@ static const struct {
     const char *method, *path;
     bool prefix, open; /* prefix: what follows is a name. open: without a key */
     void (*answer)(server *s, dt_exchange *x, const dt_http_request *r);
-} paths[] = {{"POST", "/v1/completions", false, false, complete},
-             {"POST", "/v1/chat/completions", false, false, chat},
-             {"GET", "/v1/models", false, false, list_models},
-             {"GET", "/v1/models/", true, false, show_model},
-             {"GET", "/health", false, true, show_health},
-             {"GET", "/metrics", false, false, show_metrics}};
+} paths[] = {{"POST", "/v1/completions", false, false, complete}, {"POST", "/v1/chat/completions", false, false, chat},
+             {"GET", "/v1/models", false, false, list_models},    {"GET", "/v1/models/", true, false, show_model},
+             {"GET", "/health", false, true, show_health},        {"GET", "/metrics", false, false, show_metrics}};
 
 static void handle(void *ctx, dt_exchange *x, const dt_http_request *r)
 {

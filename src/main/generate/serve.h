@@ -78,8 +78,8 @@ struct server {
     char *keys;
     size_t n_keys;
     double begin_s, checked_s, told_s;
-    job *jobs;         /* that are not answered */
-    choice *queue;     /* without a sequence, in order */
+    job *jobs;     /* that are not answered */
+    choice *queue; /* without a sequence, in order */
     pthread_mutex_t lock;
     pthread_cond_t arrival;
     job *arrived; /* with the lock, in reverse order */

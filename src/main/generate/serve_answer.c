@@ -154,7 +154,7 @@ static json_t *alternatives(const app *a, const choice *c, int32_t i)
         json_t *key = id >= 0 ? token_text(a, id) : NULL;
         if (key && (j < n_top || !json_object_get(list, json_string_value(key))))
             json_object_set_new(list, json_string_value(key),
-                                 real((double)(j < n_top ? c->top_logp[(int64_t)i * n_top + j] : c->logps[i])));
+                                real((double)(j < n_top ? c->top_logp[(int64_t)i * n_top + j] : c->logps[i])));
         json_decref(key);
     }
     return list;
@@ -172,8 +172,8 @@ static json_t *completion_logprobs(const app *a, const choice *c, int32_t from, 
         json_array_append_new(logps, i > 0 ? real((double)c->logps[i]) : json_null());
         json_array_append_new(tops, i > 0 ? alternatives(a, c, i) : json_null());
     }
-    return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", logps, "top_logprobs", tops, "text_offset",
-                     offsets);
+    return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", logps, "top_logprobs", tops,
+                     "text_offset", offsets);
 }
 
 static json_t *chat_logprob(const app *a, int32_t id, double logp)
@@ -236,7 +236,8 @@ static json_t *text_of(const app *a, const choice *c, size_t from, size_t end, b
 static json_t *usage_of(const job *j)
 {
     int64_t n_new = 0;
-    for (const choice *c = j->choices; c < j->choices + j->n_choices; c++) n_new += c->n_ids - c->n_dropped - c->n_prompt;
+    for (const choice *c = j->choices; c < j->choices + j->n_choices; c++)
+        n_new += c->n_ids - c->n_dropped - c->n_prompt;
     return json_pack("{s:I,s:I,s:I}", "prompt_tokens", (json_int_t)j->n_prompt_tok, "completion_tokens",
                      (json_int_t)n_new, "total_tokens", (json_int_t)(j->n_prompt_tok + n_new));
 }
@@ -257,7 +258,8 @@ static json_t *completion(const app *a, const choice *c)
 static size_t before_calls(const choice *c, const json_t *calls)
 {
     static const char tag[] = "<tool_call>";
-    const char *name = json_string_value(json_object_get(json_object_get(json_array_get(calls, 0), "function"), "name"));
+    const char *name =
+        json_string_value(json_object_get(json_object_get(json_array_get(calls, 0), "function"), "name"));
     const char *text = c->text.bytes, *end = text ? memmem(text, c->text.n, name, strlen(name)) : NULL;
     const char *at = text ? memmem(text, c->text.n, tag, strlen(tag)) : NULL;
     for (const char *p = text; !at && p && p < end; p++)
@@ -344,7 +346,8 @@ static json_t *error_of(int status, const char *param, const char *code, const c
     const char *type = "invalid_request_error";
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (types[i].status == status) type = types[i].type;
-    return json_pack("{s:{s:s,s:s,s:s?,s:s?}}", "error", "message", message, "type", type, "param", param, "code", code);
+    return json_pack("{s:{s:s,s:s,s:s?,s:s?}}", "error", "message", message, "type", type, "param", param, "code",
+                     code);
 }
 
 static void count(server *s, int status) { atomic_fetch_add(&s->n_answers[status / 100 % 6], 1); }

@@ -75,8 +75,8 @@ static dt_err apply(server *s, const char *message, size_t nbytes)
 
 static bool same_choice(const dt_choice *a, const dt_choice *b)
 {
-    return a->repetition_penalty == b->repetition_penalty && a->greedy == b->greedy && a->temperature == b->temperature &&
-           a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
+    return a->repetition_penalty == b->repetition_penalty && a->greedy == b->greedy &&
+           a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
 }
 
 static void update_feed(server *s)
@@ -220,8 +220,7 @@ static dt_err share(server *s, dt_text *message, bool idle)
     dt_comm *comm = &s->a->comm;
     int64_t head[2] = {(int64_t)message->n, s->over};
     if (comm->nranks == 1) return DT_OK;
-    DT_TRY(idle ? dt_comm_broadcast_late(comm, head, sizeof head)
-                : dt_comm_broadcast_host(comm, head, sizeof head, 0));
+    DT_TRY(idle ? dt_comm_broadcast_late(comm, head, sizeof head) : dt_comm_broadcast_host(comm, head, sizeof head, 0));
     s->over = head[1];
     if (comm->rank > 0) {
         dt_text_reserve(message, (size_t)head[0]);

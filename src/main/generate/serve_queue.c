@@ -180,7 +180,8 @@ dt_err serve_queue_turn(server *s, bool idle, dt_text *message)
         if (!idle) atomic_fetch_add(&s->n_passes, 1);
         if (!idle || s->over || message->n > 0) return DT_OK;
         wait_for_jobs(s);
-        if (s->a->comm.nranks > 1 && now_s - s->told_s > 1) return s->told_s = now_s, DT_OK; /* other ranks' watchdogs */
+        if (s->a->comm.nranks > 1 && now_s - s->told_s > 1)
+            return s->told_s = now_s, DT_OK; /* other ranks' watchdogs */
         dt_phase_enter(&s->a->phase, "wait for requests", "");
     }
 }
