@@ -4,9 +4,9 @@
 
 static const dt_sampling usual = {.temperature = 0.5, .top_p = 0.9, .repetition_penalty = 1, .seed = 7};
 
-static dt_request parsed(bool chat, const char *body)
+static dt_api_request parsed(bool chat, const char *body)
 {
-    dt_request r;
+    dt_api_request r;
     const char *param;
     dt_error_clear();
     if (dt_request_parse(&r, chat, body, strlen(body), &usual, &param) != DT_OK)
@@ -17,7 +17,7 @@ static dt_request parsed(bool chat, const char *body)
 /* An error that names the field, and a message with these words. */
 static void refused(bool chat, const char *body, const char *field, const char *words)
 {
-    dt_request r;
+    dt_api_request r;
     const char *param;
     dt_error_clear();
     const dt_err err = dt_request_parse(&r, chat, body, strlen(body), &usual, &param);
@@ -30,7 +30,7 @@ static void refused(bool chat, const char *body, const char *field, const char *
 
 TEST(a_completion_has_the_usual_settings)
 {
-    dt_request r = parsed(false, "{\"prompt\": \"a\", \"model\": null}");
+    dt_api_request r = parsed(false, "{\"prompt\": \"a\", \"model\": null}");
     assert_int_equal(json_array_size(r.prompts), 1);
     assert_true(r.n == 1 && r.max_tokens == -1 && r.logprobs == -1 && r.n_stop == 0 && !r.stream && !r.has_seed);
     assert_true(r.sampling.temperature == 0.5 && r.sampling.top_p == 0.9 && r.sampling.seed == 7 && !r.model);
@@ -48,7 +48,7 @@ TEST(every_form_of_a_prompt)
                  {"{\"prompt\": [[1, 2], [3]]}", 2},
                  {"{\"prompt\": [[1, 2], \"a\"]}", 2}};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        dt_request r = parsed(false, forms[i].body);
+        dt_api_request r = parsed(false, forms[i].body);
         assert_int_equal(json_array_size(r.prompts), forms[i].n);
         dt_request_free(&r);
     }
@@ -59,10 +59,11 @@ TEST(every_form_of_a_prompt)
 
 TEST(settings_of_a_request)
 {
-    dt_request r = parsed(false, "{\"prompt\": \"a\", \"n\": 3, \"max_tokens\": 0, \"temperature\": 0, \"top_p\": 1, "
-                                 "\"top_k\": -1, \"min_p\": 0.1, \"seed\": -1, \"stop\": [\"x\", null, \"yz\", \"\"], "
-                                 "\"echo\": true, \"logprobs\": 5, \"repetition_penalty\": 1.2, \"best_of\": 1, "
-                                 "\"presence_penalty\": 0.0, \"logit_bias\": {}, \"suffix\": null, \"user\": 5}");
+    dt_api_request r =
+        parsed(false, "{\"prompt\": \"a\", \"n\": 3, \"max_tokens\": 0, \"temperature\": 0, \"top_p\": 1, "
+                      "\"top_k\": -1, \"min_p\": 0.1, \"seed\": -1, \"stop\": [\"x\", null, \"yz\", \"\"], "
+                      "\"echo\": true, \"logprobs\": 5, \"repetition_penalty\": 1.2, \"best_of\": 1, "
+                      "\"presence_penalty\": 0.0, \"logit_bias\": {}, \"suffix\": null, \"user\": 5}");
     assert_true(r.n == 3 && r.max_tokens == 0 && r.sampling.greedy && r.sampling.top_k == 0 && r.echo);
     assert_true(r.logprobs == 5 && r.has_seed && r.sampling.seed == UINT64_MAX && r.n_stop == 2);
     assert_string_equal(r.stop[1], "yz");
@@ -77,9 +78,9 @@ TEST(settings_of_a_request)
 
 TEST(settings_of_a_conversation)
 {
-    dt_request r = parsed(true, "{" TALK ", " TOOLS ", \"logprobs\": true, \"top_logprobs\": 2, \"stream\": true, "
-                                "\"stream_options\": {\"include_usage\": true}, \"max_completion_tokens\": 9, "
-                                "\"tool_choice\": \"auto\", \"response_format\": {\"type\": \"text\"}}");
+    dt_api_request r = parsed(true, "{" TALK ", " TOOLS ", \"logprobs\": true, \"top_logprobs\": 2, \"stream\": true, "
+                                    "\"stream_options\": {\"include_usage\": true}, \"max_completion_tokens\": 9, "
+                                    "\"tool_choice\": \"auto\", \"response_format\": {\"type\": \"text\"}}");
     assert_true(r.tools && r.messages && r.logprobs == 2 && r.stream && r.with_usage && r.max_tokens == 9);
     dt_request_free(&r);
     r = parsed(true, "{" TALK ", " TOOLS ", \"tool_choice\": \"none\", \"logprobs\": false}");

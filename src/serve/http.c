@@ -316,7 +316,7 @@ static dt_err name_address(dt_http *h)
     DT_CHECK(getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
                          NI_NUMERICHOST | NI_NUMERICSERV) == 0,
              DT_ERR_FAULT, "--serve: the address of %s is unknown", h->opt.address);
-    snprintf(h->address, sizeof h->address, at.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    snprintf(h->address, sizeof h->address, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return DT_OK;
 }
 
@@ -331,8 +331,9 @@ static dt_err bind_address(dt_http *h, bool *v6)
     const int failed = getaddrinfo(host, port, &hints, &list);
     DT_CHECK(failed == 0, DT_ERR_USAGE, "--serve: expected HOST:PORT, found '%.300s': %s", h->opt.address,
              gai_strerror(failed));
-    *v6 = list->ai_family == AF_INET6;
-    h->fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int family = list->ai_family;
+    *v6 = AF_INET6 == family;
+    h->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool ok = h->fd >= 0;
     ok = ok && setsockopt(h->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
     ok = ok && setsockopt(h->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0;

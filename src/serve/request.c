@@ -23,7 +23,7 @@ struct field {
     bool chat, completions; /* of which requests */
     size_t at;
     double low, high;
-    dt_err (*take)(dt_request *r, const field *f, json_t *value);
+    dt_err (*take)(dt_api_request *r, const field *f, json_t *value);
 };
 
 static dt_err wrong(const field *f, const char *expected)
@@ -45,7 +45,7 @@ static bool is_ids(const json_t *value)
     return ids;
 }
 
-static dt_err take_prompt(dt_request *r, const field *f, json_t *value)
+static dt_err take_prompt(dt_api_request *r, const field *f, json_t *value)
 {
     const bool one = json_is_string(value) || is_ids(value);
     const size_t n = one ? 1 : json_array_size(value);
@@ -59,13 +59,13 @@ static dt_err take_prompt(dt_request *r, const field *f, json_t *value)
     return ok ? DT_OK : wrong(f, "a text, a list of token ids, or a list of these");
 }
 
-static dt_err take_messages(dt_request *r, const field *f, json_t *value)
+static dt_err take_messages(dt_api_request *r, const field *f, json_t *value)
 {
     r->messages = value;
     return json_is_array(value) && json_array_size(value) > 0 ? DT_OK : wrong(f, "a list of messages");
 }
 
-static dt_err take_tools(dt_request *r, const field *f, json_t *value)
+static dt_err take_tools(dt_api_request *r, const field *f, json_t *value)
 {
     if (!json_is_array(value)) return wrong(f, "a list of tools");
     if (json_array_size(value) > 0 && !r->tools) r->tools = value;
@@ -73,7 +73,7 @@ static dt_err take_tools(dt_request *r, const field *f, json_t *value)
 }
 
 /* Only "auto" and "none" leave the text of the answer to the model. */
-static dt_err take_tool_choice(dt_request *r, const field *f, json_t *value)
+static dt_err take_tool_choice(dt_api_request *r, const field *f, json_t *value)
 {
     const char *text = json_string_value(value);
     if (text && strcmp(text, "auto") == 0) return DT_OK;
@@ -82,7 +82,7 @@ static dt_err take_tool_choice(dt_request *r, const field *f, json_t *value)
     return DT_OK;
 }
 
-static dt_err take_stop(dt_request *r, const field *f, json_t *value)
+static dt_err take_stop(dt_api_request *r, const field *f, json_t *value)
 {
     const bool one = json_is_string(value);
     const size_t n = one ? 1 : json_array_size(value);
@@ -97,7 +97,7 @@ static dt_err take_stop(dt_request *r, const field *f, json_t *value)
 }
 
 /* Seeds of Python may be negative. */
-static dt_err take_seed(dt_request *r, const field *f, json_t *value)
+static dt_err take_seed(dt_api_request *r, const field *f, json_t *value)
 {
     if (!json_is_integer(value)) return wrong(f, "an integer of 64 bits");
     r->sampling.seed = (uint64_t)json_integer_value(value);
@@ -105,7 +105,7 @@ static dt_err take_seed(dt_request *r, const field *f, json_t *value)
     return DT_OK;
 }
 
-static dt_err take_temperature(dt_request *r, const field *f, json_t *value)
+static dt_err take_temperature(dt_api_request *r, const field *f, json_t *value)
 {
     if (!json_is_number(value) || json_number_value(value) < 0) return wrong(f, "a number of at least 0");
     r->sampling.temperature = json_number_value(value);
@@ -114,7 +114,7 @@ static dt_err take_temperature(dt_request *r, const field *f, json_t *value)
 }
 
 /* -1 and 0 are vLLM's words for all tokens. */
-static dt_err take_top_k(dt_request *r, const field *f, json_t *value)
+static dt_err take_top_k(dt_api_request *r, const field *f, json_t *value)
 {
     const json_int_t k = json_integer_value(value);
     if (!json_is_integer(value) || k < -1 || k > INT32_MAX) return wrong(f, "a number of tokens, or -1 for all");
@@ -123,14 +123,14 @@ static dt_err take_top_k(dt_request *r, const field *f, json_t *value)
 }
 
 /* Conversations: log-probabilities are switched on by a flag. */
-static dt_err take_logprobs(dt_request *r, const field *f, json_t *value)
+static dt_err take_logprobs(dt_api_request *r, const field *f, json_t *value)
 {
     if (!json_is_boolean(value)) return wrong(f, "true or false");
     if (json_is_true(value) && r->logprobs < 0) r->logprobs = 0;
     return DT_OK;
 }
 
-static dt_err take_stream_options(dt_request *r, const field *f, json_t *value)
+static dt_err take_stream_options(dt_api_request *r, const field *f, json_t *value)
 {
     const char *key;
     json_t *item;
@@ -147,7 +147,7 @@ static dt_err take_stream_options(dt_request *r, const field *f, json_t *value)
     return DT_OK;
 }
 
-static dt_err take_response_format(dt_request *r, const field *f, json_t *value)
+static dt_err take_response_format(dt_api_request *r, const field *f, json_t *value)
 {
     const char *type = json_string_value(json_object_get(value, "type"));
     (void)r;
@@ -156,7 +156,7 @@ static dt_err take_response_format(dt_request *r, const field *f, json_t *value)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-#define AT(FIELD) .at = offsetof(dt_request, FIELD)
+#define AT(FIELD) .at = offsetof(dt_api_request, FIELD)
 #define BOTH .chat = true, .completions = true
 #define ONLY_CHAT .chat = true
 #define ONLY_COMPLETIONS .completions = true
@@ -196,7 +196,7 @@ static const field fields[] = {
     {"safety_identifier", IGNORED, BOTH}, {"prompt_cache_key", IGNORED, BOTH}};
 /* clang-format on */
 
-static dt_err take_number(dt_request *r, const field *f, json_t *value)
+static dt_err take_number(dt_api_request *r, const field *f, json_t *value)
 {
     char *const to = (char *)r + f->at;
     const double x = json_number_value(value);
@@ -218,7 +218,7 @@ static bool is_neutral(const field *f, const json_t *value)
                                     json_object_size(value) == 0);
 }
 
-static dt_err take(dt_request *r, const field *f, json_t *value)
+static dt_err take(dt_api_request *r, const field *f, json_t *value)
 {
     char *const to = (char *)r + f->at;
     switch (f->kind) {
@@ -243,10 +243,10 @@ static dt_err take(dt_request *r, const field *f, json_t *value)
 
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
-static bool belongs(const dt_request *r, const field *f) { return r->chat ? f->chat : f->completions; }
+static bool belongs(const dt_api_request *r, const field *f) { return r->chat ? f->chat : f->completions; }
 
 /* Fields with a value are taken in the order of the table. The first unknown one is an error. */
-static dt_err take_all(dt_request *r, const char **param)
+static dt_err take_all(dt_api_request *r, const char **param)
 {
     size_t n_known = 0;
     for (const field *f = fields; f < fields + N_FIELDS; f++) {
@@ -269,7 +269,7 @@ static dt_err take_all(dt_request *r, const char **param)
     return DT_OK;
 }
 
-static dt_err check(dt_request *r, const char **param)
+static dt_err check(dt_api_request *r, const char **param)
 {
     *param = r->chat ? "messages" : "prompt";
     DT_CHECK(r->chat ? r->messages != NULL : r->prompts != NULL, DT_ERR_USAGE, "%s: missing", *param);
@@ -291,10 +291,10 @@ static dt_err check(dt_request *r, const char **param)
     return DT_OK;
 }
 
-dt_err dt_request_parse(dt_request *r, bool chat, const char *body, size_t nbytes, const dt_sampling *usual,
+dt_err dt_request_parse(dt_api_request *r, bool chat, const char *body, size_t nbytes, const dt_sampling *usual,
                         const char **param)
 {
-    *r = (dt_request){.chat = chat, .n = 1, .max_tokens = -1, .logprobs = -1, .sampling = *usual};
+    *r = (dt_api_request){.chat = chat, .n = 1, .max_tokens = -1, .logprobs = -1, .sampling = *usual};
     *param = NULL;
     DT_TRY(dt_json_parse(&r->root, "the body", body, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY));
     DT_CHECK(json_is_object(r->root), DT_ERR_USAGE, "the body: expected a JSON object");
@@ -302,9 +302,9 @@ dt_err dt_request_parse(dt_request *r, bool chat, const char *body, size_t nbyte
     return check(r, param);
 }
 
-void dt_request_free(dt_request *r)
+void dt_request_free(dt_api_request *r)
 {
     json_decref(r->prompts);
     json_decref(r->root);
-    *r = (dt_request){0};
+    *r = (dt_api_request){0};
 }

@@ -1,5 +1,5 @@
-/* fuzz_request.c - any bytes as the body of a request: a request within its limits, or an error with a reason. The first
- * byte chooses completions or a conversation. */
+/* fuzz_request.c - any bytes as the body of a request: a request within its limits, or an error with a reason. The
+ * first byte chooses completions or a conversation. */
 #include "dtrain/serve/request.h"
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const dt_sampling usual = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
     const char *param;
-    dt_request r;
+    dt_api_request r;
     if (size == 0) return 0;
     const bool chat = data[0] & 1;
     dt_error_clear();

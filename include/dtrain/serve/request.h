@@ -11,7 +11,7 @@
 enum { DT_MAX_REQUEST_STOPS = 16, DT_MAX_LOGPROBS = 20, DT_MAX_CHOICES = 128 };
 
 /** A request for completions, or for answers of a conversation. Texts are borrowed from root. */
-typedef struct dt_request {
+typedef struct dt_api_request {
     json_t *root;
     bool chat;
     json_t *prompts;               /* completions: a list of texts and of lists of ids; owned */
@@ -25,7 +25,7 @@ typedef struct dt_request {
     bool has_seed;
     const char *stop[DT_MAX_REQUEST_STOPS];
     int n_stop;
-} dt_request;
+} dt_api_request;
 
 /** Parse the body of a request.
  *
@@ -36,9 +36,9 @@ typedef struct dt_request {
  *
  *  DT_ERR_USAGE, DT_ERR_DATA: not JSON, an unknown or unsupported field, a value of another type or out of range.
  *  DT_ERR_MEMORY. */
-dt_err dt_request_parse(dt_request *r, bool chat, const char *body, size_t nbytes, const dt_sampling *usual,
+dt_err dt_request_parse(dt_api_request *r, bool chat, const char *body, size_t nbytes, const dt_sampling *usual,
                         const char **param);
 /** Free the request. Safe on {0}; leaves {0}. */
-void dt_request_free(dt_request *r);
+void dt_request_free(dt_api_request *r);
 
 #endif

@@ -67,7 +67,7 @@ static dt_err check_messages(const json_t *messages)
 }
 
 /* The requests' prompts as records of --prompts. */
-static json_t *records_of(const dt_request *r)
+static json_t *records_of(const dt_api_request *r)
 {
     json_t *list = json_array();
     if (r->chat) json_array_append_new(list, json_pack("{s:O,s:O*}", "messages", r->messages, "tools", r->tools));

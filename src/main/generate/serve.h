@@ -41,7 +41,7 @@ typedef struct choice {
 struct job {
     job *next;
     dt_exchange *x;
-    dt_request r;
+    dt_api_request r;
     dt_prompts prompts;
     choice *choices;
     int n_choices, n_left; /* n_left: those that have not finished */

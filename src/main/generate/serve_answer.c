@@ -51,7 +51,7 @@ static void decode_window(const app *a, choice *c, bool last)
 /* Stop texts of the request, then of the command line and generation_config.json. */
 static const char *stop_text(const app *a, const choice *c, int i)
 {
-    const dt_request *r = &c->of->r;
+    const dt_api_request *r = &c->of->r;
     return i < r->n_stop ? r->stop[i] : i < r->n_stop + a->opt.n_stop ? a->opt.stop[i - r->n_stop] : NULL;
 }
 

@@ -120,7 +120,7 @@ bool serve_live_begin(server *s, choice *c, dt_text *message)
     for (int i = s->n_live - 1; i >= 0; i--)
         if (!s->live[i].used && !s->live[i].of) spare = i;
     if (best < 0 || spare < 0) return false;
-    const dt_request *r = &c->of->r;
+    const dt_api_request *r = &c->of->r;
     const note n = {.live = spare,
                     .owner = best,
                     .n_ids = c->n_prompt,
