@@ -80,6 +80,19 @@ wait $server
 code=$?
 expect_exit so_does_a_replica 70
 
+# images, with a model whose images are grids
+images=tests/data/vision/grids/qwen2_5_vl
+file=$PWD/tests/data/image/files/depth8_type2.png
+printf '{"messages":[{"role":"user","content":[{"type":"image","path":"%s"},{"type":"text","text":"what?"}]}]}\n' "$file" >"$tmp/image.jsonl"
+./dtrain-generate $images --prompts "$tmp/image.jsonl" --greedy --max-new-tokens 6 --jsonl --threads 1 >"$tmp/expected" 2>"$out"
+start 2 $images
+ask /v1/chat/completions "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,$(base64 -w0 "$file")\"}},{\"type\":\"text\",\"text\":\"what?\"}]}],\"temperature\":0,\"max_tokens\":6}"
+is the_answer_about_an_image_is_that_of_dtrain_generate "$(field content "$out")" "$(field text "$tmp/expected")"
+answers a_file_of_this_host 400 /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"/etc/passwd"}}]}]}' 'with a data: URL'
+answers an_image_that_is_none 400 /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}]}' 'cut short'
+stop USR1
+expect_exit a_server_with_images_ends 0
+
 # keys and limits
 printf 'first\n\nsecond key\n' >"$tmp/keys"
 chmod 600 "$tmp/keys"

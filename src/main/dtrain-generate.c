@@ -372,6 +372,7 @@ static dt_err serve(app *a)
     g.n_slots = (int32_t)a->opt.batch_size;
     g.max_tok = (int32_t)dt_max_i64(g.n_slots, dt_min_i64(len * g.n_slots, PREFILL_TOK));
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
+    generate_size_images(a, &g, len);
     g.max_top = DT_MAX_LOGPROBS;
     g.logp = true;
     g.sampling.repetition_penalty = 2; /* requests may have one */

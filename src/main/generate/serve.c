@@ -50,26 +50,54 @@ static dt_err read_keys(server *s)
 
 /* ---- jobs: in the HTTP server's thread --------------------------------------------------------------------------- */
 
-/* Only texts: an image's name would be a file of this host. */
-static dt_err check_messages(const json_t *messages)
+static const char *type_of(const json_t *part) { return json_string_value(json_object_get(part, "type")); }
+
+/* An image is in the request, because a name would be a file of this host. */
+static bool is_image(const json_t *part)
+{
+    const char *type = type_of(part),
+               *url = json_string_value(json_object_get(json_object_get(part, "image_url"), "url"));
+    return type && strcmp(type, "image_url") == 0 && json_object_size(part) == 2 && url && dt_image_is_data(url);
+}
+
+/* Parts are texts, or images that the request contains. */
+static dt_err check_messages(const json_t *messages, bool images)
 {
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *content = json_object_get(json_array_get(messages, i), "content");
         for (size_t k = 0; json_is_array(content) && k < json_array_size(content); k++) {
-            const char *type = json_string_value(json_object_get(json_array_get(content, k), "type"));
+            const json_t *part = json_array_get(content, k);
+            const char *type = type_of(part);
+            if (images && is_image(part)) continue;
             DT_CHECK(type && strcmp(type, "text") == 0, DT_ERR_DATA,
-                     "messages[%zu].content[%zu]: expected {\"type\": \"text\"}; this server accepts only texts", i, k);
+                     "messages[%zu].content[%zu]: expected {\"type\": \"text\"}%s", i, k,
+                     images ? ", or {\"type\": \"image_url\", \"image_url\": {\"url\": ...}} with a data: URL"
+                            : "; this model accepts only texts");
         }
         DT_CHECK(!dt_image_key(json_array_get(messages, i)), DT_ERR_DATA,
-                 "messages[%zu]: this server accepts only texts", i);
+                 "messages[%zu]: images are parts of a message's content", i);
     }
     return DT_OK;
+}
+
+/* Templates know {"type": "image"}. */
+static void name_images(json_t *messages)
+{
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *content = json_object_get(json_array_get(messages, i), "content");
+        for (size_t k = 0; json_is_array(content) && k < json_array_size(content); k++) {
+            json_t *part = json_array_get(content, k),
+                   *url = json_object_get(json_object_get(part, "image_url"), "url");
+            if (is_image(part)) json_array_set_new(content, k, json_pack("{s:s,s:O}", "type", "image", "url", url));
+        }
+    }
 }
 
 /* The requests' prompts as records of --prompts. */
 static json_t *records_of(const dt_api_request *r)
 {
     json_t *list = json_array();
+    if (r->chat) name_images(r->messages);
     if (r->chat) json_array_append_new(list, json_pack("{s:O,s:O*}", "messages", r->messages, "tools", r->tools));
     for (size_t i = 0; !r->chat && i < json_array_size(r->prompts); i++) {
         json_t *prompt = json_array_get(r->prompts, i);
@@ -81,7 +109,7 @@ static json_t *records_of(const dt_api_request *r)
 static dt_err encode(server *s, job *j)
 {
     app *a = s->a;
-    if (j->r.chat) DT_TRY(check_messages(j->r.messages));
+    if (j->r.chat) DT_TRY(check_messages(j->r.messages, a->reader.n_image_tokens > 0));
     DT_CHECK(!j->r.chat || s->can_chat, DT_ERR_DATA,
              "the model has no chat template that dtrain can evaluate; use /v1/completions, or start the server with "
              "--chat-template");
@@ -93,6 +121,36 @@ static dt_err encode(server *s, job *j)
     free(text);
     for (int i = 0; err == DT_OK && i < j->prompts.n; i++) DT_TRY(generate_begin_prompt(a, &j->prompts.prompt[i].ids));
     return err;
+}
+
+static dt_err add_image(app *a, prompt_images *i, const char *name)
+{
+    uint8_t *pixels = NULL, *grown = NULL;
+    int64_t n_cells = 0;
+    uint32_t grid = 0;
+    DT_GROW(i->n_cells, i->n, "out of memory for image %d", i->n);
+    DT_GROW(i->grid, i->n, "out of memory for image %d", i->n);
+    DT_TRY(generate_load_image(a, name, INT32_MAX, &pixels, &n_cells, &grid));
+    const size_t nbytes = (size_t)n_cells * generate_image_nbytes(a);
+    if ((grown = realloc(i->pixels, i->nbytes + nbytes))) memcpy(grown + i->nbytes, pixels, nbytes);
+    free(pixels);
+    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for image %d", i->n);
+    i->pixels = grown;
+    i->nbytes += nbytes;
+    i->n_cells[i->n] = (int32_t)n_cells;
+    i->grid[i->n++] = grid;
+    return DT_OK;
+}
+
+/* Images are prepared here, so that an image that cannot be read only fails its request. */
+static dt_err add_images(app *a, job *j)
+{
+    const dt_image_names *names = &j->prompts.prompt[0].images;
+    for (int i = 0; i < names->n; i++) {
+        DT_CHECK(names->path[i] && dt_image_is_data(names->path[i]), DT_ERR_DATA, "image %d: expected a data: URL", i);
+        DT_TRY(add_image(a, &j->images, names->path[i]));
+    }
+    return DT_OK;
 }
 
 /* The limit of --max-new-tokens on the command line. */
@@ -201,6 +259,7 @@ static void start_job(server *s, dt_exchange *x, const dt_http_request *http, bo
     }
     if (err == DT_OK) err = encode(s, j);
     if (err == DT_OK) err = make_choices(s, j);
+    if (err == DT_OK) err = add_images(s->a, j);
     const bool full = err == DT_OK && !hand_over(s, j);
     if (err == DT_OK && !full) return;
     if (full)
@@ -398,6 +457,7 @@ dt_err generate_serve(app *a, const dt_decoder *decoder, dt_generate_options *g,
     g->feed = &s.feed;
     g->on_pass = serve_live_on_pass;
     g->on_token = serve_live_on_token;
+    g->image = serve_live_image;
     const dt_err err = run(&s, decoder, g);
     close_service(&s);
     a->server = NULL;

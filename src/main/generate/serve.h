@@ -17,6 +17,15 @@
 typedef struct job job;
 typedef struct server server;
 
+/* Images of a prompt, prepared for the model's tower. */
+typedef struct prompt_images {
+    int n;
+    int32_t *n_cells; /* [n] */
+    uint32_t *grid;   /* [n] */
+    uint8_t *pixels;  /* [nbytes] */
+    size_t nbytes;
+} prompt_images;
+
 /* A completion of a prompt. */
 typedef struct choice {
     job *of;
@@ -45,6 +54,7 @@ struct job {
     dt_prompts prompts;
     choice *choices;
     int n_choices, n_left; /* n_left: those that have not finished */
+    prompt_images images;  /* of a conversation */
     int32_t n_top;
     char id[48];
     int64_t created, n_prompt_tok;
@@ -58,7 +68,8 @@ typedef struct live {
     int owner;
     dt_choice how;
     dt_sequence seq;
-    choice *of; /* rank 0 */
+    prompt_images images; /* at its owner */
+    choice *of;           /* rank 0 */
 } live;
 
 struct server {
@@ -84,7 +95,6 @@ struct server {
     pthread_cond_t arrival;
     job *arrived; /* with the lock, in reverse order */
     atomic_int n_waiting, n_running;
-    atomic_bool stops;
     _Atomic uint64_t n_requests, n_answers[6], n_prompt_tok, n_new_tok, n_passes, n_cut, next_number;
     _Atomic uint64_t answer_us, first_us, n_first;
 };
@@ -102,6 +112,8 @@ dt_err serve_live_open(server *s);
 void serve_live_close(server *s);
 dt_err serve_live_on_pass(void *ctx);
 dt_err serve_live_on_token(void *ctx, dt_sequence *q);
+dt_err serve_live_image(void *ctx, const dt_sequence *q, int32_t k, uint8_t *pixels, uint32_t *grid);
+void serve_images_free(prompt_images *i);
 /** Append to the message: a choice begins at a rank that has room; false: none has. A sequence ends. */
 bool serve_live_begin(server *s, choice *c, dt_text *message);
 void serve_live_cancel(server *s, choice *c, dt_text *message);

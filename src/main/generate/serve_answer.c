@@ -13,6 +13,7 @@ void serve_job_free(job *j)
         dt_text_free(&c->text);
     }
     free(j->choices);
+    serve_images_free(&j->images);
     dt_prompts_free(&j->prompts);
     dt_request_free(&j->r);
     free(j);

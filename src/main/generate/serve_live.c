@@ -16,14 +16,57 @@ static size_t width(int32_t n_top) { return TOP + 2 * (size_t)n_top; }
 typedef struct note {
     int32_t live, owner; /* owner -1: the sequence ends */
     int32_t n_ids, max_ids, n_top, of_prompt;
-    uint64_t number, seed;
+    int32_t n_images;
+    uint64_t number, seed, n_pixels;
     dt_choice how;
 } note;
 
+/* Bytes after a note: ids, then cells, grids and pixels of images. */
+static size_t nbytes_after(const note *n)
+{
+    return (size_t)n->n_ids * sizeof(int32_t) + (size_t)n->n_images * (sizeof(int32_t) + sizeof(uint32_t)) +
+           n->n_pixels;
+}
+
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+void serve_images_free(prompt_images *i)
+{
+    free(i->n_cells), free(i->grid), free(i->pixels);
+    *i = (prompt_images){0};
+}
+
+static dt_err take_images(live *l, const note *n, const char *from)
+{
+    const size_t count = (size_t)n->n_images;
+    prompt_images *i = &l->images;
+    if (count == 0) return DT_OK;
+    DT_ALLOC(i->n_cells, count, "out of memory for %zu images", count);
+    DT_ALLOC(i->grid, count, "out of memory for %zu images", count);
+    DT_ALLOC(i->pixels, n->n_pixels, "out of memory for %zu images", count);
+    memcpy(i->n_cells, from, count * sizeof *i->n_cells);
+    memcpy(i->grid, from + count * sizeof *i->n_cells, count * sizeof *i->grid);
+    memcpy(i->pixels, from + count * (sizeof *i->n_cells + sizeof *i->grid), n->n_pixels);
+    l->seq.n_images = n->n_images;
+    l->seq.n_cells = i->n_cells;
+    return DT_OK;
+}
+
+dt_err serve_live_image(void *ctx, const dt_sequence *q, int32_t k, uint8_t *pixels, uint32_t *grid)
+{
+    const app *a = ctx;
+    const prompt_images *i = &((const live *)(const void *)((const char *)q - offsetof(live, seq)))->images;
+    const size_t cell = generate_image_nbytes(a);
+    size_t before = 0;
+    for (int32_t j = 0; j < k; j++) before += (size_t)i->n_cells[j];
+    memcpy(pixels, i->pixels + before * cell, (size_t)i->n_cells[k] * cell);
+    *grid = i->grid[k];
+    return DT_OK;
+}
 
 static void forget(live *l)
 {
+    serve_images_free(&l->images);
     free(l->seq.ids), free(l->seq.logps), free(l->seq.top_token), free(l->seq.top_logp);
     *l = (live){0};
 }
@@ -48,7 +91,7 @@ static dt_err begin(server *s, const note *n, const char *ids)
     DT_ALLOC(l->seq.top_token, max * (size_t)n->n_top + 1, "out of memory for a sequence of %zu tokens", max);
     DT_ALLOC(l->seq.top_logp, max * (size_t)n->n_top + 1, "out of memory for a sequence of %zu tokens", max);
     memcpy(l->seq.ids, ids, (size_t)n->n_ids * sizeof *l->seq.ids);
-    return DT_OK;
+    return mine ? take_images(l, n, ids + (size_t)n->n_ids * sizeof *l->seq.ids) : DT_OK;
 }
 
 /* The sequence leaves its slot before the next pass; then its entry is free. */
@@ -68,7 +111,7 @@ static dt_err apply(server *s, const char *message, size_t nbytes)
             end(&s->live[n.live]);
         else
             DT_TRY(begin(s, &n, message + at));
-        at += (size_t)n.n_ids * sizeof(int32_t);
+        at += nbytes_after(&n);
     }
     return DT_OK;
 }
@@ -127,6 +170,8 @@ bool serve_live_begin(server *s, choice *c, dt_text *message)
                     .max_ids = c->max_ids,
                     .n_top = c->of->n_top,
                     .of_prompt = r->echo && r->logprobs >= 0,
+                    .n_images = c->of->images.n,
+                    .n_pixels = c->of->images.nbytes,
                     .number = r->has_seed ? (uint64_t)c->index : atomic_fetch_add(&s->next_number, 1),
                     .seed = r->sampling.seed,
                     .how = dt_sampling_choice(&r->sampling)};
@@ -136,6 +181,11 @@ bool serve_live_begin(server *s, choice *c, dt_text *message)
     c->live = spare;
     dt_text_append(message, &greedy, sizeof greedy);
     dt_text_append(message, c->ids, (size_t)c->n_prompt * sizeof *c->ids);
+    const prompt_images *i = &c->of->images;
+    if (i->n == 0) return true;
+    dt_text_append(message, i->n_cells, (size_t)i->n * sizeof *i->n_cells);
+    dt_text_append(message, i->grid, (size_t)i->n * sizeof *i->grid);
+    dt_text_append(message, i->pixels, i->nbytes);
     return true;
 }
 

@@ -159,7 +159,6 @@ static void look(server *s, double now_s)
     dt_http_check(s->http);
     if (s->stop_s > 0 || !dt_signals_pending()) return;
     s->stop_s = now_s;
-    atomic_store(&s->stops, true);
     dt_http_quiesce(s->http);
     DT_WARN("stop requested: no new requests are accepted; answers in progress have %g s", s->a->opt.grace_s);
 }
