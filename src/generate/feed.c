@@ -1,5 +1,5 @@
 /* feed.c - sequences that arrive while others run (dt_feed): each has its own choice of tokens, and may want the most
- * probable tokens. The head runs once for each choice, and once for the lists. The choices are the same on all ranks, so
+ * probable ones. The head runs once for each choice, and once for the lists. The choices are the same on all ranks, so
  * the ranks of a partitioned model run the head equally often. */
 #include "generator.h"
 

@@ -163,7 +163,8 @@ static const tool_row rows[] = {
      "(default: the model's own, else bytes)"},
     {"batch-size", "B", TO(batch_size), "sequences per rank at a time (default 16)", 1, 1 << 20},
     {"context", "N", TO(context),
-     "maximum tokens in a conversation with --chat or a request of --serve, answer included (default: the model's limit, at most 4096)", 2, INT32_MAX},
+     "maximum tokens in a conversation with --chat or a request of --serve, answer included (default: the model's "
+     "limit, at most 4096)", 2, INT32_MAX},
     {"dtype", "TYPE", WORD(dtype), "fp32, bf16 or fp16 (default fp32)", DT_F32, .words = "fp32,bf16,fp16"},
     {"zero-stage", "N", TO(stage), "0, or 3 to shard the parameters over the ranks (default 0)", 0, 3},
     {"threads", "N", TO(threads), "threads per rank (default: the node's cores divided by its ranks)", 0, 4096},

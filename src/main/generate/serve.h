@@ -1,7 +1,7 @@
 /* serve.h - shared declarations of dtrain-generate --serve. Rank 0 has the clients; every rank has the sequences.
  *
- * A request is a job with one or more choices. Two threads of rank 0 work on it: the HTTP server's parses and encodes it
- * (serve.c), then the main thread, which runs the model, owns it (serve_queue.c, serve_live.c) and writes its answer
+ * A request is a job with one or more choices. Two threads of rank 0 work on it: the HTTP server's parses and encodes
+ * it (serve.c), then the main thread, which runs the model, owns it (serve_queue.c, serve_live.c) and writes its answer
  * (serve_answer.c). */
 #ifndef DTRAIN_MAIN_GENERATE_SERVE_H
 #define DTRAIN_MAIN_GENERATE_SERVE_H

@@ -1,4 +1,4 @@
-/* serve_queue.c - the requests of dtrain-generate --serve on rank 0: which run, which wait, and when one is given up. */
+/* serve_queue.c - the requests of dtrain-generate --serve on rank 0: which run or wait, and when one is given up. */
 #include "serve.h"
 #include "dtrain/process/process.h"
 
