@@ -130,7 +130,7 @@ static void free_search(search *w) { free(w->seqs), free(w->list), free(w->ids);
 
 static void run_search(search *w, fake *f, dt_ledger *ledger)
 {
-    const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
+    const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS, NULL};
     dt_generate_stats stats;
     w->opt.ledger = ledger;
     assert_int_equal(dt_beam_search(&d, w->list, N_PROMPTS, &w->how, &w->opt, &stats), DT_OK);
@@ -339,7 +339,7 @@ TEST(a_prompt_without_room_and_wrong_numbers)
     assert_int_equal(w.seqs[2].finish, DT_FINISH_LENGTH);
     assert_int_equal(w.seqs[3].finish, DT_FINISH_MISSING);
     assert_int_equal(w.seqs[4].n_ids, w.seqs[4].max_ids);
-    const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
+    const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS, NULL};
     dt_generate_stats stats;
     how.n_return = 3;
     assert_fails(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE, "");

@@ -381,7 +381,8 @@ static void open_fixture(fixture *x)
     assert_int_equal(dt_trie_open(&x->trie, x->catalogue, x->tokenizer, DT_TRIE_TAIL, info->eos, 100000, NULL), DT_OK);
     x->only = dt_trie_constraint(x->trie);
     x->fake = (fake){.n_vocab = info->vocab_size, .only = &x->only};
-    x->decoder = (dt_decoder){&x->fake, fake_decode, fake_draw, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
+    x->decoder =
+        (dt_decoder){&x->fake, fake_decode, fake_draw, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS, NULL};
     x->opt = (dt_generate_options){.sampling = dt_sampling_default(),
                                    .constraint = &x->only,
                                    .eos = x->eos,

@@ -27,6 +27,7 @@ build? header:jpeglib.h libjpeg-dev libjpeg-turbo
 build? header:png.h     libpng-dev          libpng
 build? header:webp/demux.h libwebp-dev      libwebp
 build? header:histedit.h libedit-dev       libedit
+build? header:microhttpd.h libmicrohttpd-dev libmicrohttpd
 build? header:liburing.h liburing-dev      liburing
 test  header:cmocka.h  libcmocka-dev       cmocka
 test  command:g++      g++                 gcc-c++

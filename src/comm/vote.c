@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds used only in the head: minimum or maximum of integers */
@@ -218,6 +219,23 @@ dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
     DT_TRY(dt_comm_next(comm,
                         &(dt_collective){.kind = "broadcast of host bytes", .count = (int64_t)nbytes, .root = root}));
     return broadcast_bytes(comm, buf, nbytes, root);
+}
+
+/* A rank that waits sleeps between its looks, longer with time. */
+dt_err dt_comm_broadcast_late(dt_comm *comm, void *buf, size_t nbytes)
+{
+    enum { SHORTEST_NS = 50000, LONGEST_NS = 5000000 };
+    MPI_Request request;
+    int done = 0;
+    DT_EXPECT(comm && comm->mpi && nbytes <= comm->mpi->max_message);
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "late broadcast of host bytes", .count = (int64_t)nbytes}));
+    DT_TRY(dt_comm_may_join(comm));
+    DT_MPI(MPI_Ibcast(buf, (int)nbytes, MPI_BYTE, 0, comm->mpi->world, &request));
+    for (long ns = SHORTEST_NS; !done; ns = ns < LONGEST_NS ? 2 * ns : LONGEST_NS) {
+        DT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        if (!done) nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    }
+    return DT_OK;
 }
 
 dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)

@@ -157,7 +157,8 @@ static void fill_batch(decode_loop *p)
         for (int32_t i = 0; i < s->take; i++, b->n_tok++) {
             b->token[b->n_tok] = s->ids[s->done + i];
             b->pos[b->n_tok] = s->done + i;
-            b->target[b->n_tok] = -1;
+            const bool scored = s->of && s->of->of_prompt && s->done + i + 1 < s->n_prompt;
+            b->target[b->n_tok] = scored ? s->ids[s->done + i + 1] : -1;
             b->weight[b->n_tok] = 0;
             b->token_key[b->n_tok] = 0;
         }

@@ -1,32 +1,10 @@
 /* generate.c - generation with sampling on the device. When a sequence ends, the next one takes its slot. */
-#include "dtrain/generate/generate.h"
-#include "decode_loop.h"
+#include "generator.h"
 #include "rules.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct dt_generator {
-    decode_loop loop;
-    dt_decoder decoder;
-    dt_generate_options opt;
-    dt_sequence *const *seqs;
-    int n_seqs, next;       /* next: the first sequence without a slot so far */
-    int n_parked;           /* sequences below `next` that have lost their slot */
-    int *seq_of;            /* [n_slots] index of the sequence in a slot, -1: free */
-    int32_t *prompt_of;     /* [n_slots] the prompt slot that the sequence in a slot continues, -1: none */
-    int64_t *prompt_number; /* [n_prompts] number of the prompt in a prompt slot; 0: no prompt that can be shared */
-    /* [n_slots] in the order of the pass's sequences. logp NULL: not needed. seen [n_slots, seen_ld] NULL: no penalty.
-     * allowed [n_slots, seen_ld] NULL: no rules. */
-    int32_t *token;
-    double *uniform, *logp;
-    uint32_t *seen, *allowed;
-    bool *nothing_left;             /* [n_slots] like token, with rules: every token is forbidden */
-    int32_t *state;                 /* [n_slots] state of the constraint, by slot */
-    int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
-    void *draws;                    /* one allocation for the arrays from token to list_len */
-};
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
 {
@@ -34,6 +12,12 @@ static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot
 }
 static dt_err draw_by_model(void *self, const dt_batch *b, const dt_draw *d) { return dt_model_draw(self, b, d); }
 static dt_err top_of_model(void *self, const dt_batch *b, const dt_top *t) { return dt_model_top(self, b, t); }
+
+static dt_err targets_of_model(void *self, const dt_batch *b, float *logp, const dt_known *top)
+{
+    DT_TRY(dt_model_logp(self, b, 1, logp, NULL, NULL));
+    return dt_model_tops(self, b, 1, top);
+}
 
 static int32_t keep_in_model(void *self, int32_t slot, int32_t n_tok) { return dt_model_cache_keep(self, slot, n_tok); }
 static dt_err share_in_model(void *self, int32_t slot, int32_t prompt, int32_t n_tok)
@@ -54,7 +38,8 @@ dt_decoder dt_decoder_of_model(dt_model *m)
                         .keep = keep_in_model,
                         .share = share_in_model,
                         .move = move_in_model,
-                        .prompt_slot = dt_model_cache_prompt(m, 0)};
+                        .prompt_slot = dt_model_cache_prompt(m, 0),
+                        .targets = targets_of_model};
 }
 
 /* ---- shared prompts ---------------------------------------------------------------------------------------------- */
@@ -138,6 +123,13 @@ static int find_parked(dt_generator *g)
     return -1;
 }
 
+/* Index of the next sequence; -1: none. Those of a feed have the index of their slot. */
+static int next_sequence(dt_generator *g, int32_t slot)
+{
+    if (g->opt.feed) return (g->fed[slot] = g->opt.feed->next(g->opt.ctx)) ? slot : -1;
+    return g->next < g->n_seqs ? g->next++ : -1;
+}
+
 /* Assign the slot to the next sequence that can still grow. */
 static dt_err take_next(dt_generator *g, int32_t slot)
 {
@@ -147,11 +139,11 @@ static dt_err take_next(dt_generator *g, int32_t slot)
         g->seq_of[slot] = parked;
         return begin(g, slot);
     }
-    while (g->next < g->n_seqs) {
-        dt_sequence *q = g->seqs[g->next++];
+    for (int i; (i = next_sequence(g, slot)) >= 0;) {
+        dt_sequence *q = g->seqs[i];
         q->finish = q->n_ids >= q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
         if (q->finish != DT_FINISH_NONE) continue;
-        g->seq_of[slot] = g->next - 1;
+        g->seq_of[slot] = i;
         if (g->opt.constraint) g->state[slot] = g->opt.constraint->start;
         return begin(g, slot);
     }
@@ -198,6 +190,7 @@ static dt_err hand_over(dt_generator *g, int32_t slot)
 static dt_err admit(void *self, bool *work, bool *waits)
 {
     dt_generator *g = self;
+    if (g->opt.feed) feed_release(g);
     if (g->opt.on_wait) DT_TRY(g->opt.on_wait(g->opt.ctx, g->loop.idle));
     for (int32_t k = 0; k < g->opt.n_slots; k++) DT_TRY(wake(g, k));
     for (int32_t k = 0; k < g->opt.n_slots; k++)
@@ -205,6 +198,7 @@ static dt_err admit(void *self, bool *work, bool *waits)
     for (int32_t k = 0; k < g->opt.n_slots; k++) DT_TRY(hand_over(g, k));
     for (int32_t k = 0; k < g->opt.n_slots + g->opt.n_prompts; k++)
         *work |= g->loop.slots[k].ids && g->loop.slots[k].n_ids > g->loop.slots[k].done;
+    *work |= g->opt.feed && g->opt.feed->more;
     *waits = g->n_parked > 0;
     for (int32_t k = 0; k < g->opt.n_slots; k++) *waits |= g->seq_of[k] >= 0;
     return DT_OK;
@@ -226,6 +220,7 @@ static dt_err draw_tokens(void *self)
     dt_generator *g = self;
     const dt_generate_options *opt = g->loop.opt;
     const dt_constraint *only = opt->constraint;
+    if (opt->feed && opt->feed->of_prompt) DT_TRY(feed_read_prompts(g));
     memset(g->uniform, 0, (size_t)opt->n_slots * sizeof *g->uniform);
     memset(g->list_len, 0, (size_t)opt->n_slots * sizeof *g->list_len);
     if (g->allowed) memset(g->nothing_left, 0, (size_t)opt->n_slots);
@@ -233,7 +228,8 @@ static dt_err draw_tokens(void *self)
         const int32_t row = g->seq_of[k] < 0 ? -1 : decode_loop_row(&g->loop, k);
         if (row < 0) continue;
         const dt_sequence *q = g->seqs[g->seq_of[k]];
-        g->uniform[row] = dt_sampler_uniform(opt->sampling.seed, q->number, (uint64_t)q->n_ids);
+        const uint64_t seed = opt->feed ? q->seed : opt->sampling.seed;
+        g->uniform[row] = dt_sampler_uniform(seed, q->number, (uint64_t)q->n_ids);
         if (g->seen) mark_seen(opt, q, g->seen + row * rules_ld(opt));
         if (g->allowed && !rules_allow(opt, q->ids, q->n_prompt, q->n_ids, g->allowed + row * rules_ld(opt)))
             g->nothing_left[row] = true;
@@ -248,13 +244,17 @@ static dt_err draw_tokens(void *self)
                        .logp_temperature = opt->logp_temperature,
                        .list_start = only ? g->list_start : NULL,
                        .list_len = g->list_len};
-    return g->decoder.draw(g->decoder.self, &g->loop.batch, &d);
+    return opt->feed ? feed_draw(g, &d) : g->decoder.draw(g->decoder.self, &g->loop.batch, &d);
 }
 
 static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
 {
     const dt_generate_options *opt = g->loop.opt;
     const int32_t token = g->token[row];
+    if (opt->feed && (token < 0 || (g->allowed && g->nothing_left[row]) || q->finish != DT_FINISH_NONE)) {
+        q->finish = DT_FINISH_FAILED; /* ends only this sequence */
+        return opt->on_token(opt->ctx, q);
+    }
     DT_CHECK(!g->allowed || !g->nothing_left[row], DT_ERR_USAGE,
              "sequence %" PRIu64 ", token %d: no token is allowed: suppress_tokens, begin_suppress_tokens, "
              "no_repeat_ngram_size and min_new_tokens together exclude all %" PRId64 "; relax one of them",
@@ -320,6 +320,7 @@ static size_t lay_out(dt_generator *g, const dt_generate_options *opt, void *blo
     g->state = dt_carve(block, &used, n, sizeof *g->state);
     g->list_start = dt_carve(block, &used, n, sizeof *g->list_start);
     g->list_len = dt_carve(block, &used, n, sizeof *g->list_len);
+    if (opt->feed) feed_lay_out(g, opt, block, &used);
     if (opt->sampling.repetition_penalty != 1) g->seen = dt_carve(block, &used, n * ld, sizeof *g->seen);
     if (!rules_forbid(opt)) return used;
     g->allowed = dt_carve(block, &used, n * ld, sizeof *g->allowed);
@@ -336,6 +337,7 @@ static dt_err open_parts(dt_generator *g)
     const dt_generate_options *opt = &g->opt;
     const int32_t n = opt->n_slots;
     DT_EXPECT(opt->recompute_at == 0 || opt->n_prompts == 0);
+    DT_EXPECT(!opt->feed || (opt->on_token && !opt->lockstep && !opt->constraint && opt->n_prompts == 0));
     DT_TRY(dt_sampling_check(&opt->sampling));
     DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
     g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
@@ -385,7 +387,7 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
     if (err == DT_OK) err = check(seqs, n_seqs, opt);
     if (opt->lockstep) err = dt_comm_agree(opt->lockstep, err);
     if (err != DT_OK) return err;
-    g->seqs = seqs, g->n_seqs = n_seqs, g->next = g->n_parked = 0;
+    g->seqs = opt->feed ? g->fed : seqs, g->n_seqs = n_seqs, g->next = g->n_parked = 0;
     g->loop.stats = stats;
     for (int32_t k = 0; k < opt->n_slots; k++) g->seq_of[k] = -1;
     memset(g->prompt_number, 0, (size_t)opt->n_prompts * sizeof *g->prompt_number);

@@ -3,6 +3,8 @@
  * for models larger than a rank's memory, all ranks run the same forward passes. */
 #include "generate/generate_app.h"
 #include "tool/tool.h"
+#include "dtrain/process/process.h"
+#include "dtrain/serve/request.h"
 #include "dtrain/text/utf8.h"
 
 #include <errno.h>
@@ -30,8 +32,8 @@ static dt_err open_tokenizer(app *a)
                     a->frozen.mc.vocab_size, name);
         dt_tokenizer_close(a->tok);
         a->tok = NULL;
-        DT_CHECK(a->opt.n_stop == 0 && !a->opt.chat, DT_ERR_USAGE,
-                 "--stop and --chat need a tokenizer; see --tokenizer");
+        DT_CHECK(a->opt.n_stop == 0 && !a->opt.chat && !a->opt.serve, DT_ERR_USAGE,
+                 "--stop, --chat and --serve need a tokenizer; see --tokenizer");
         return DT_OK;
     }
     return dt_encoder_open(&a->encoder, a->tok);
@@ -145,7 +147,7 @@ static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
 /* Only rank 0 reads standard input and files. Every rank receives the text. */
 static dt_err share_prompts(app *a)
 {
-    if (a->opt.chat) return DT_OK;
+    if (a->opt.chat || a->opt.serve) return DT_OK;
     TOGETHER(a, a->comm.rank == 0 ? read_prompts(&a->opt, &a->text, &a->text_nbytes) : DT_OK);
     return dt_comm_share_text(&a->comm, &a->text, &a->text_nbytes);
 }
@@ -219,7 +221,8 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
                                  .cache_prompts = g->n_prompts,
                                  .cache_prompt_len = max_prompt,
                                  .graphs = !a->opt.no_graphs,
-                                 .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : 0,
+                                 .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : g->max_top,
+                                 .max_known = g->max_top,
                                  .max_listed = a->only.n_token,
                                  .max_images = g->max_images,
                                  .batch_invariant = true};
@@ -342,10 +345,14 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
     return decode(a, &g, mine, n_mine, stats);
 }
 
+static int64_t conversation_length(const app *a)
+{
+    return dt_min_i64(a->opt.context > 0 ? a->opt.context : CHAT_LEN, dt_model_max_length(&a->frozen.mc));
+}
+
 static dt_err converse(app *a)
 {
-    const int64_t limit = dt_model_max_length(&a->frozen.mc);
-    const int64_t wanted = a->opt.context > 0 ? a->opt.context : CHAT_LEN, len = wanted < limit ? wanted : limit;
+    const int64_t len = conversation_length(a);
     dt_generate_options g = make_options(a);
     g.n_slots = 1;
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
@@ -356,6 +363,22 @@ static dt_err converse(app *a)
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     return generate_chat(a, &decoder, &g, (int32_t)len);
+}
+
+static dt_err serve(app *a)
+{
+    const int64_t len = conversation_length(a);
+    dt_generate_options g = make_options(a);
+    g.n_slots = (int32_t)a->opt.batch_size;
+    g.max_tok = (int32_t)dt_max_i64(g.n_slots, dt_min_i64(len * g.n_slots, PREFILL_TOK));
+    g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
+    generate_size_images(a, &g, len);
+    g.max_top = DT_MAX_LOGPROBS;
+    g.logp = true;
+    g.sampling.repetition_penalty = 2; /* requests may have one */
+    TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
+    const dt_decoder decoder = dt_decoder_of_model(a->model);
+    return generate_serve(a, &decoder, &g, (int32_t)len);
 }
 
 double generate_rate(int64_t n_tok, double seconds) { return seconds > 1e-4 ? (double)n_tok / seconds : 0; }
@@ -408,7 +431,7 @@ static dt_err run_sequences(app *a)
 
 static dt_err prepare_prompts(app *a)
 {
-    if (a->opt.chat) return together(&a->comm, find_ends(a));
+    if (a->opt.chat || a->opt.serve) return together(&a->comm, find_ends(a));
     TOGETHER(a, parse_prompts(a));
     free(a->text);
     a->text = NULL;
@@ -425,6 +448,7 @@ static dt_err run_all(app *a, dt_err parsed)
 {
     const options *o = &a->opt;
     DT_TRY(ranks_open(&a->comm, &a->phase, o->timeout_s, parsed));
+    TOGETHER(a, o->serve ? dt_signals_install() : DT_OK);
     TOGETHER(
         a, o->stream && a->comm.nranks > 1 && o->stage == 0
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
@@ -457,7 +481,7 @@ static dt_err run_all(app *a, dt_err parsed)
     dt_watchdog_stop(a->watchdog);
     a->watchdog = NULL;
     TOGETHER(a, err);
-    DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->chat ? converse(a) : run_sequences(a));
+    DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->serve ? serve(a) : o->chat ? converse(a) : run_sequences(a));
     TOGETHER(a, generate_end_output(a)); /* does nothing on ranks without an output file */
     return DT_OK;
 }
@@ -504,5 +528,6 @@ int main(int argc, char **argv)
     if (parsed == DT_OK && tool_answers(&generate_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
     a.plain_terminal = isatty(STDOUT_FILENO);
+    if (parsed == DT_OK && a.opt.serve) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
     return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
 }

@@ -27,7 +27,7 @@ COMMIT   := $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) descri
 endif
 endif
 # An optional library that is installed or removed is noticed by the next make.
-OPTIONAL_HEADERS = $(wildcard $(foreach d,/usr/include /usr/local/include,$(addprefix $(d)/,pcre2.h utf8proc.h liburing.h histedit.h jpeglib.h png.h webp/demux.h dnnl.h)))
+OPTIONAL_HEADERS = $(wildcard $(foreach d,/usr/include /usr/local/include,$(addprefix $(d)/,pcre2.h utf8proc.h liburing.h histedit.h jpeglib.h png.h webp/demux.h dnnl.h microhttpd.h)))
 $(BUILD)/config.key: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" "$(OPTIONAL_HEADERS)" >$@.new
@@ -56,9 +56,9 @@ WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
-LDLIBS   += $(HDF5_LIBS) -ljansson -linih $(foreach l,$(filter-out LIBEDIT,$(COMPONENTS)),$($(l)_LIBS)) -lm -lpthread -ldl
+LDLIBS   += $(HDF5_LIBS) -ljansson -linih $(foreach l,$(filter-out LIBEDIT LIBMICROHTTPD,$(COMPONENTS)),$($(l)_LIBS)) -lm -lpthread -ldl
 # Optional libraries, which tools/mk/probe.sh looks for. An empty variable disables one (make LIBWEBP=).
-OPTIONAL        = PCRE2 UTF8PROC LIBURING LIBEDIT LIBJPEG LIBPNG LIBWEBP ONEDNN
+OPTIONAL        = PCRE2 UTF8PROC LIBURING LIBEDIT LIBJPEG LIBPNG LIBWEBP LIBMICROHTTPD ONEDNN
 COMPONENTS      = $(strip $(foreach l,$(OPTIONAL),$(if $($(l)),$(l))))
 NAME_PCRE2      = PCRE2
 GIVES_PCRE2     = tokenizers that split by regular expressions, patterns of [lora], the reward format
@@ -81,6 +81,9 @@ NEEDS_LIBPNG    = src/image/png src/image/write_png
 NAME_LIBWEBP    = libwebp
 GIVES_LIBWEBP   = WebP images
 NEEDS_LIBWEBP   = src/image/webp
+NAME_LIBMICROHTTPD  = libmicrohttpd
+GIVES_LIBMICROHTTPD = dtrain-generate --serve
+NEEDS_LIBMICROHTTPD = src/serve/http
 NAME_ONEDNN     = oneDNN
 GIVES_ONEDNN    = faster matmuls on CPUs, otherwise by kernels of dtrain
 NEEDS_ONEDNN    = src/device/cpu/cpu_onednn src/device/cpu/cpu_matmul_onednn
@@ -93,7 +96,7 @@ $(BUILD)/components: FORCE
 	@mkdir -p $(@D)
 	@echo $(COMPONENTS) | cmp -s - $@ || echo $(COMPONENTS) >$@
 $(foreach l,$(OPTIONAL),$(NEEDS_$(l):%=$(BUILD)/%.o)): $(BUILD)/components
-$(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(LIBEDIT_LIBS))
+$(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(LIBEDIT_LIBS)) $(if $(LIBMICROHTTPD),$(LIBMICROHTTPD_LIBS))
 # The directories of libraries from environment modules are written into the programs, so that they
 # run without the modules' LD_LIBRARY_PATH. RUNPATH= disables this.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(MULTIARCH),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)

@@ -36,6 +36,7 @@ LIBEDIT libedit histedit.h -ledit
 LIBJPEG libjpeg jpeglib.h -ljpeg
 LIBPNG libpng png.h -lpng
 LIBWEBP libwebpdemux webp/demux.h -lwebpdemux -lwebp
+LIBMICROHTTPD libmicrohttpd microhttpd.h -lmicrohttpd
 ONEDNN dnnl dnnl.h -ldnnl
 END
 machine=$($mpicc -dumpmachine 2>/dev/null)

@@ -435,6 +435,9 @@ dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *re
  *
  *  DT_ERR_COMM, DT_ERR_ARG. */
 dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root);
+/** As dt_comm_broadcast_host from rank 0, for a time when rank 0 may wait long for its own input: the other ranks sleep
+ *  meanwhile, at most 5 ms at a time, instead of using a core. nbytes: of one message. */
+dt_err dt_comm_broadcast_late(dt_comm *comm, void *buf, size_t nbytes);
 
 /** How dt_comm_reduce_host_* combine values. */
 typedef enum dt_reduce_op { DT_SUM, DT_MAX, DT_MIN } dt_reduce_op;

@@ -81,15 +81,17 @@ void dt_prompts_free(dt_prompts *p);
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* Why a sequence ended. STOP: on_token or is_complete. MISSING: a beam search found fewer sequences than requested.
- * WAIT: it has not ended; on_token has set it, and on_wait sets another one. */
+/* Why a sequence ended. STOP: on_token, is_complete or, of a feed, on_pass. MISSING: a beam search found fewer sequences
+ * than requested. WAIT: it has not ended; on_token has set it, and on_wait sets another one. FAILED: of a feed, no token
+ * could be chosen, which ends other calls with an error. */
 typedef enum dt_finish {
     DT_FINISH_NONE,
     DT_FINISH_EOS,
     DT_FINISH_LENGTH,
     DT_FINISH_STOP,
     DT_FINISH_MISSING,
-    DT_FINISH_WAIT
+    DT_FINISH_WAIT,
+    DT_FINISH_FAILED
 } dt_finish;
 
 /** A sequence: a prompt and its completion. The caller owns ids [max_ids] and sets the prompt. */
@@ -116,6 +118,15 @@ typedef struct dt_sequence {
      * caches each prompt once */
     int64_t prompt_number;
     bool parked; /* the generator's: it waits, and another sequence has taken its slot */
+    /* of a feed: index of its choice, and its seed. n_top: tokens in each of its lists of most probable tokens; 0: no
+     * lists. of_prompt: also log-probabilities and lists of the prompt's tokens, except the first */
+    int choice;
+    uint64_t seed;
+    int32_t n_top;
+    bool of_prompt;
+    /* out [max_ids, n_top], the caller's: the most probable tokens at each position, and their log-probabilities */
+    int32_t *top_token;
+    float *top_logp;
 } dt_sequence;
 
 /** Interface of generation to a model. Each decode is followed by draw or, in beam search, top; all three also with an
@@ -134,6 +145,8 @@ typedef struct dt_decoder {
     /* copy slot src[i] to slot dst[i], i < n: no slot is in both, and none twice in dst */
     dt_err (*move)(void *self, int32_t n, const int32_t *src, const int32_t *dst);
     int32_t prompt_slot; /* the first slot for prompts; slots of sequences begin at 0 */
+    /* for feeds: log-probabilities of the targets of b, and the most probable tokens at their rows; after decode */
+    dt_err (*targets)(void *self, const dt_batch *b, float *logp, const dt_known *top);
 } dt_decoder;
 /** The decoder of a model, borrowed. */
 dt_decoder dt_decoder_of_model(dt_model *m);
@@ -161,6 +174,17 @@ typedef struct dt_token_rules {
     const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: only for the first new token */
     int32_t n_suppress, n_begin_suppress;
 } dt_token_rules;
+
+/** Sequences that arrive while others run, each with its own choice of tokens. on_pass updates the fields, and gives
+ *  them the same values on all ranks that run passes together. */
+typedef struct dt_feed {
+    dt_sequence *(*next)(void *ctx); /* the next sequence of this rank; NULL: none now. Its slot is free at its end */
+    bool more;                       /* the call continues, also on a rank without sequences */
+    const dt_choice *choice;         /* [n_choices] those of all sequences that run */
+    int n_choices;
+    int32_t n_top;  /* the largest of their n_top */
+    bool of_prompt; /* does one of them have of_prompt? */
+} dt_feed;
 
 /** Options of generation and beam search. */
 typedef struct dt_generate_options {
@@ -205,8 +229,13 @@ typedef struct dt_generate_options {
     /* beam search: is a sequence with these ids complete, as if its last token ended it? May be NULL */
     bool (*is_complete)(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids);
     /* called before each pass; its error ends the call. With lockstep it must be local, and its error is agreed; else
-     * it may communicate. May be NULL */
+     * it may communicate. With a feed it may end a sequence (STOP), which leaves its slot. May be NULL */
     dt_err (*on_pass)(void *ctx);
+    /* sequences instead of a list, and their choices instead of `sampling`, whose repetition_penalty only says that they
+     * may have one (not 1). With on_token, without lockstep, constraint and n_prompts. max_top: largest n_top; the
+     * model's max_top and max_known are as large. NULL: none */
+    const dt_feed *feed;
+    int32_t max_top;
     void *ctx;
     dt_ledger *ledger;
 } dt_generate_options;

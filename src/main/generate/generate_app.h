@@ -42,6 +42,9 @@ typedef struct options {
     const char *image[MAX_GIVEN_IMAGES];
     int n_images;
     double timeout_s;
+    const char *serve, *api_key_file; /* serve: HOST:PORT; NULL: no server */
+    int64_t max_queue, max_body;
+    double request_timeout_s, grace_s;
     bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
 } options;
 
@@ -72,9 +75,10 @@ typedef struct app {
     char *image_text;  /* placeholder of an image in a text; NULL: none */
     dt_sequence *seqs; /* all sequences of the job, n_out consecutive ones per prompt */
     int n_seqs, n_out, printed;
-    size_t shown;        /* bytes of the current answer already printed */
-    char *part;          /* temporary name of the output file while it is being written */
-    bool plain_terminal; /* output is a terminal: control characters are filtered */
+    size_t shown;          /* bytes of the current answer already printed */
+    char *part;            /* temporary name of the output file while it is being written */
+    struct server *server; /* of --serve */
+    bool plain_terminal;   /* output is a terminal: control characters are filtered */
 } app;
 
 /* generate_options.c */
@@ -94,6 +98,8 @@ dt_token_rules generate_rules(const options *o);
 dt_err generate_make_sequences(app *a);
 /** With a catalogue: check that at least one item fits after every prompt. DT_ERR_USAGE, DT_ERR_DATA. */
 dt_err generate_check_items(const app *a);
+/** An empty prompt becomes the begin token, or the document separator. DT_ERR_USAGE: the model has none. */
+dt_err generate_begin_prompt(const app *a, dt_ids *p);
 int generate_owner(const app *a, int sequence);
 /** Tokens per second; 0 if the time is too short to measure, as when the only new token came with the prompt. */
 double generate_rate(int64_t n_tok, double seconds);
@@ -138,6 +144,9 @@ dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* prints new t
 /** True if the newest token completes a stop text, which may begin in the prompt. */
 bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids);
 dt_err generate_flush(const app *a);
+
+/* serve.c: answers requests until a signal. Collective */
+dt_err generate_serve(app *a, const dt_decoder *d, dt_generate_options *g, int32_t max_len);
 
 /* chat_session.c */
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len); /* collective */

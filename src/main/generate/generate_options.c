@@ -146,6 +146,15 @@ static const tool_row rows[] = {
      1 << 20},
     {"data", "FILES", TO(data), "dataset files of kind sft, as in data.train of the students"},
     {"seq-len", "N", TO(seq_len), "cut texts at N tokens, the students' data.seq_len (default: 1024)", 1, 16777216},
+    {HEADING("Server")},
+    {"serve", "HOST:PORT", TO(serve),
+     "answer requests in the form of OpenAI's API at HOST:PORT until SIGTERM or SIGINT; PORT alone listens on the "
+     "loopback interface. --batch-size is the number of sequences at a time on each rank", .text = true},
+    {"api-key-file", "FILE", TO(api_key_file), "accept only requests with one of the keys in FILE, one per line"},
+    {"max-queue", "N", TO(max_queue), "refuse requests while N sequences wait (default 256)", 0, INT32_MAX / 2},
+    {"max-body", "BYTES", BYTES(max_body), "refuse larger requests (default 8M)"},
+    {"request-timeout", "S", TO(request_timeout_s), "give up a request after S seconds (default 600)", 0.001, 1e9},
+    {"grace", "S", TO(grace_s), "seconds for answers in progress when the server stops (default 30)", 0, 1e9},
     {HEADING("Running")},
     {"adapter", "DIR", TO(adapter),
      "apply the LoRA adapters of DIR (PEFT format), such as the OUTPUT_DIR/adapter of a run with lora.r"},
@@ -154,7 +163,8 @@ static const tool_row rows[] = {
      "(default: the model's own, else bytes)"},
     {"batch-size", "B", TO(batch_size), "sequences per rank at a time (default 16)", 1, 1 << 20},
     {"context", "N", TO(context),
-     "maximum tokens in a conversation with --chat (default: the model's limit, at most 4096)", 2, INT32_MAX},
+     "maximum tokens in a conversation with --chat or a request of --serve, answer included (default: the model's "
+     "limit, at most 4096)", 2, INT32_MAX},
     {"dtype", "TYPE", WORD(dtype), "fp32, bf16 or fp16 (default fp32)", DT_F32, .words = "fp32,bf16,fp16"},
     {"zero-stage", "N", TO(stage), "0, or 3 to shard the parameters over the ranks (default 0)", 0, 3},
     {"threads", "N", TO(threads), "threads per rank (default: the node's cores divided by its ranks)", 0, 4096},
@@ -242,17 +252,32 @@ static dt_err check_logprobs(const options *o)
     return DT_OK;
 }
 
+static dt_err check_serve(const options *o)
+{
+    const bool other = o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
+                       o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue || o->top_logprobs > 0 ||
+                       o->output || o->system || o->tools || o->num_samples > 1;
+    DT_CHECK(o->serve || !o->api_key_file, DT_ERR_USAGE, "--api-key-file needs --serve");
+    DT_CHECK(
+        !o->serve || !other, DT_ERR_USAGE,
+        "--serve: requests have the prompts, so it cannot be combined with prompts, beams, a catalogue, scores and "
+        "forms of output");
+    return DT_OK;
+}
+
 static dt_err check_options(const options *o)
 {
     DT_TRY(check_logprobs(o));
     DT_TRY(check_scoring(o));
+    DT_TRY(check_serve(o));
     const bool ids = o->tokenizer && strcmp(o->tokenizer, "ids") == 0;
     DT_CHECK(o->model || o->answers, DT_ERR_USAGE,
              "expected a checkpoint, a run's directory or a model directory; see dtrain-generate --help");
     DT_CHECK((o->prompt && !o->chat) + !!o->prompts + o->standard_input + o->chat <= 1, DT_ERR_USAGE,
              "--prompt, --prompts, - and --chat: expected one of them, or --chat with --prompt");
     DT_CHECK(
-        o->chat || o->prompts || o->answers || (!o->system && !o->tools && !o->chat_template && !o->no_think),
+        o->chat || o->prompts || o->answers || o->serve ||
+            (!o->system && !o->tools && !o->chat_template && !o->no_think),
         DT_ERR_USAGE,
         "--system, --tools, --chat-template and --no-think: expected --chat, --prompts or --answers, because other "
         "prompts are no conversations");
@@ -265,8 +290,8 @@ static dt_err check_options(const options *o)
     DT_CHECK(!o->force || o->output, DT_ERR_USAGE, "--force needs -o, whose file it replaces");
     DT_CHECK(!o->output || o->output[0], DT_ERR_USAGE, "-o: expected the name of a file");
     DT_CHECK(!o->logprobs || o->jsonl, DT_ERR_USAGE, "--logprobs needs --jsonl");
-    DT_CHECK(!ids || (o->n_stop == 0 && !o->chat), DT_ERR_USAGE,
-             "--tokenizer ids: expected neither --stop nor --chat, which need text");
+    DT_CHECK(!ids || (o->n_stop == 0 && !o->chat && !o->serve), DT_ERR_USAGE,
+             "--tokenizer ids: expected none of --stop, --chat and --serve, which need text");
     DT_CHECK(!o->chat || o->num_samples == 1, DT_ERR_USAGE,
              "--chat: expected one answer per message, found --num-samples %" PRId64, o->num_samples);
     DT_TRY(check_beams(o));
@@ -282,6 +307,10 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
                    .max_new_tokens = DEFAULT_NEW,
                    .num_samples = 1,
                    .batch_size = DEFAULT_BATCH,
+                   .max_queue = 256,
+                   .max_body = 8 << 20,
+                   .request_timeout_s = 600,
+                   .grace_s = 30,
                    .timeout_s = 1800};
     o->sampling.seed = 42;
     DT_TRY(tool_parse(rows, o, argc, argv));

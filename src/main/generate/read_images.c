@@ -219,7 +219,7 @@ static void size_grids(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     int64_t largest = 0, all = 0;
-    if (a->opt.chat) largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
+    if (a->opt.chat || a->opt.serve) largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
     for (int i = 0; i < a->n_seqs; i++)
         for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
             largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);

@@ -13,8 +13,7 @@ int generate_owner(const app *a, int sequence)
     return unit % a->comm.nranks;
 }
 
-/* An empty prompt becomes the begin token, or the document separator. */
-static dt_err begin_prompt(const app *a, dt_ids *p)
+dt_err generate_begin_prompt(const app *a, dt_ids *p)
 {
     if (p->n > 0) return DT_OK;
     const int64_t vocab_size = a->frozen.mc.vocab_size;
@@ -31,7 +30,7 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
 {
     dt_ids *p = &a->prompts.prompt[prompt].ids;
     const int64_t limit = dt_model_max_length(&a->frozen.mc);
-    DT_TRY(begin_prompt(a, p));
+    DT_TRY(generate_begin_prompt(a, p));
     const int64_t total = a->opt.answers ? 0 : a->opt.max_length;
     DT_CHECK(total == 0 || (int64_t)p->n < total, DT_ERR_USAGE,
              "prompt %d has %zu tokens, but max_length of generation_config.json allows %" PRId64

@@ -25,6 +25,7 @@ class Dtrain(MakefilePackage):  # noqa: F405
     depends_on("libpng")  # noqa: F405
     depends_on("libwebp")  # noqa: F405
     depends_on("libedit")  # noqa: F405
+    depends_on("libmicrohttpd")  # noqa: F405
     depends_on("liburing")  # noqa: F405
     depends_on("onednn@2.6:")  # noqa: F405
     depends_on("gnuplot", type="run")  # noqa: F405
@@ -34,7 +35,7 @@ class Dtrain(MakefilePackage):  # noqa: F405
     def setup_build_environment(self, env):
         # Environment modules set these variables; the Makefile finds headers and libraries through
         # them.
-        for name in ("hdf5", "jansson", "inih", "pcre2", "utf8proc", "onednn", "libjpeg-turbo", "libpng", "libwebp", "libedit", "liburing"):
+        for name in ("hdf5", "jansson", "inih", "pcre2", "utf8proc", "onednn", "libjpeg-turbo", "libpng", "libwebp", "libedit", "libmicrohttpd", "liburing"):
             env.prepend_path("CPATH", self.spec[name].prefix.include)
             for folder in (self.spec[name].prefix.lib, self.spec[name].prefix.lib64):
                 env.prepend_path("LIBRARY_PATH", folder)
