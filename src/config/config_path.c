@@ -19,20 +19,11 @@ static const struct {
     const char *section, *name;
     path_kind kind;
 } PATHS[] = {
-    {"run", "output_dir", ONE_PATH},
-    {"model", "tokenizer", WORD_OR_PATH},
-    {"model", "chat_template", WORD_OR_PATH},
-    {"model", "config", ONE_PATH},
-    {"data", "train", PATH_LIST},
-    {"data", "validation", PATH_LIST},
-    {"checkpoint", "resume", WORD_OR_PATH},
-    {"ppo", "reward_funcs", FUNCTIONS},
-    {"ppo", "rollouts", ONE_PATH},
-    {"grpo", "reward_funcs", FUNCTIONS},
-    {"grpo", "rollouts", ONE_PATH},
-    {"rec", "catalogue", ONE_PATH},
-    {"rec", "item_embeddings", ONE_PATH},
-    {"vision", "feature_cache", ONE_PATH},
+    {"run", "output_dir", ONE_PATH}, {"model", "tokenizer", WORD_OR_PATH},   {"model", "chat_template", WORD_OR_PATH},
+    {"model", "config", ONE_PATH},   {"data", "train", PATH_LIST},           {"data", "validation", PATH_LIST},
+    {"eval", "tasks", PATH_LIST},    {"checkpoint", "resume", WORD_OR_PATH}, {"ppo", "reward_funcs", FUNCTIONS},
+    {"ppo", "rollouts", ONE_PATH},   {"grpo", "reward_funcs", FUNCTIONS},    {"grpo", "rollouts", ONE_PATH},
+    {"rec", "catalogue", ONE_PATH},  {"rec", "item_embeddings", ONE_PATH},   {"vision", "feature_cache", ONE_PATH},
 };
 
 static path_kind kind_of(const dt_key *k)
