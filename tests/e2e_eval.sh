@@ -2,14 +2,17 @@
 # e2e_eval.sh - evaluations on benchmarks: against lm-evaluation-harness, on several ranks, during training, with the best checkpoint; errors.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
-all=hellaswag,arc:arc_easy,mmlu:mmlu_anatomy,piqa,winogrande,ceval:ceval_law,wikitext,lambada,boolq,openbookqa,sciq,truthfulqa
+all=hellaswag,arc:arc_easy,mmlu:mmlu_anatomy,piqa,winogrande,ceval:ceval_law,wikitext,lambada,boolq,openbookqa,sciq,truthfulqa,gsm8k,math:math_algebra
 evaluate() { # NP DIR ARGS...
     local np=$1 dir=$tmp/$2
     shift 2
+    rm -rf "$dir"
     run "$np" ./dtrain input/eval.ini run.threads=1 model.path=tests/data/eval/model data.validation= eval.data_path=tests/data/eval/files \
         eval.tasks=$all eval.log_samples=true eval.bootstrap_iters=2000 run.output_dir="$dir" "$@"
 }
-like_lm_eval() { is "$1" "$(python3 tests/like_lm_eval.py "$2" "$tmp/$3" 2>&1 | head -5; echo equal)" equal; }
+like_lm_eval() { # NAME SETTING DIR N: benchmarks
+    is "$1" "$(ls "$tmp/$3/eval" | wc -l; python3 tests/like_lm_eval.py "$2" "$tmp/$3" 2>&1 | head -5)" "${4:-14}"
+}
 same_results() { is "$1" "$(cat "$tmp/$3"/eval/*.jsonl | cksum)" "$(cat "$tmp/$2"/eval/*.jsonl | cksum)"; }
 
 for setting in own two; do
@@ -20,14 +23,14 @@ done
 expect_text "a table shows the results" "^arc_easy +2 +8 +acc_norm +[0-9.]+ +[0-9.]+"
 expect "memory as planned" as_planned
 keys=$(python3 tests/like_lm_eval.py own)
-for layout in "2 zero.stage=0" "3 zero.stage=3" "2 zero.stage=3 eval.batch_size=3" "2 mesh.tp=2" "2 mesh.cp=2"; do
+for layout in "2 zero.stage=0" "3 zero.stage=3" "2 zero.stage=3 eval.batch_size=3" "2 mesh.tp=2" "2 mesh.cp=2 eval.tasks=${all%,gsm8k*}"; do
     # shellcheck disable=SC2086
     set -- $layout
     np=$1
     shift
     # shellcheck disable=SC2086
     ends "on $np ranks, $*" 0 evaluate "$np" l $keys "$@"
-    like_lm_eval "the same results on $np ranks, $*" own l
+    like_lm_eval "the same results on $np ranks, $*" own l "$(ls "$tmp/l/eval" | wc -l)"
     [ "$*" != zero.stage=3 ] || same_results "bit for bit" own l
 done
 
@@ -43,6 +46,17 @@ files = test.jsonl
 doc_to_text = {{name}} likes
 doc_to_choice = ["red", "blue", "green", "white"]
 doc_to_target = answer
+
+[says]
+output_type = generate_until
+files = test.jsonl
+doc_to_text = {{name}} likes
+doc_to_target = {{ [' red', ' blue', ' green', ' white'][answer] }}
+until = ["."]
+max_gen_toks = 12
+temperature = 1
+repeats = 4
+metrics = exact_match, pass@2
 INI
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 ./dtrain-data --documents lines -o "$tmp/likes/train.h5" "$tmp/likes/text" >/dev/null 2>&1
@@ -55,6 +69,7 @@ is "an evaluation every 25 steps" "$(echo "$accuracy" | wc -l)" 6
 expect "the accuracy rises" awk -v a="$(echo "$accuracy" | head -1)" -v b="$(echo "$accuracy" | tail -1)" 'BEGIN { exit !(a < 0.7 && b == 1) }'
 best=$(echo "$accuracy" | awk '$1 > m { m = $1; at = NR * 25 } END { print at }')
 is "the best checkpoint follows it" "$(cat "$tmp/b/checkpoints/best")" "$(printf 'step-%08d.h5' "$best")"
+expect "sampled texts become right" above b eval/says/pass@2 0.9
 expect_text "the table at the end" "^likes +0 +8 +acc +1.0000 +0.0000"
 DTRAIN_FAULT=step.begin:0:31:stop start 2 c "${keys[@]}" zero.stage=3
 stop_at c 1 USR1
@@ -82,5 +97,8 @@ refused "another number of choices" 65 "e.ini:6: \[b\] doc_to_choice: expected n
 refused "an empty document" 65 "e.ini:4: \[b\] doc_to_target: expected a text, found an empty one.*test.jsonl:1" "output_type = loglikelihood_rolling" "$ok" "doc_to_target = {{''}}{#-#}"
 refused "an unknown metric" 64 "e.ini:6: \[b\] metrics: expected metrics among acc, .*found 'f2'" "$mc" "$ok" "$ask" "$pick" "metrics = f2" "$answer"
 refused "no examples" 64 "e.ini:2: \[b\] fewshot_files: expected the files of the examples" "$mc" "$ok" "$ask" "$pick" "num_fewshot = 2" "$answer"
+refused "generation with divided tokens" 64 "mesh.cp: expected 1, found 2: the benchmark b generates texts" "output_type = generate_until" "$ok" "$ask" "$answer" -- mesh.cp=2
+refused "a text of all positions" 64 "e.ini:6: \[b\] max_gen_toks: expected less than eval.max_length = 256, found 256" "output_type = generate_until" "$ok" "$ask" "$answer" "max_gen_toks = 256"
+refused "an invalid expression" 65 "e.ini:6: \[b\] filter: .*is not a valid regular expression" "output_type = generate_until" "$ok" "$ask" "$answer" 'filter = [{"name": "a", "regex_pattern": "("}]'
 refused "a model with a scalar head" 64 "eval.tasks: benchmarks score texts" "$mc" "$ok" "$ask" "$pick" "$answer" -- run.task=rm run.output_dir="$tmp/e" data.train=tests/data/rm/pairs.h5
 e2e_done

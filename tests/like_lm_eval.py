@@ -1,9 +1,10 @@
 """like_lm_eval.py - compares an evaluation of dtrain with that of lm-evaluation-harness (make_eval_fixtures.py).
 
-    python3 tests/like_lm_eval.py SETTING DIR [TOLERANCE]    prints each difference
+    python3 tests/like_lm_eval.py SETTING DIR [TOLERANCE]    prints each difference, for the benchmarks of DIR/eval
     python3 tests/like_lm_eval.py SETTING                    prints the keys of the setting
 """
 import json
+import os
 import sys
 
 setting = json.load(open("tests/data/eval/lm_eval.json"))[sys.argv[1]]
@@ -14,8 +15,15 @@ folder, tolerance = sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 1e
 with open(folder + "/metrics.jsonl") as f:
     mine = json.loads(f.readlines()[-1])
 for name, theirs in setting["benchmarks"].items():
+    if not os.path.exists(f"{folder}/eval/{name}.jsonl"):
+        continue
     with open(f"{folder}/eval/{name}.jsonl") as f:
         found = [q for line in f for q in json.loads(line)["requests"]]
+    for i, (q, text) in enumerate(zip(found, theirs.get("texts", []))):
+        if q["text"] != text.replace("\0", "\ufffd"):
+            print(f"{name}: text {i}: {q['text']!r}, expected {text!r}")
+    if "texts" in theirs:
+        found = []
     if len(found) != len(theirs["requests"]):
         print(f"{name}: {len(found)} requests, expected {len(theirs['requests'])}")
     for i, (q, (context, rest, logp, greedy)) in enumerate(zip(found, theirs["requests"])):

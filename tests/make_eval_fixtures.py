@@ -7,6 +7,7 @@ model      a small llama with random weights and a tokenizer; bos: the same toke
 files      documents by the paths of input/eval/*.ini, below eval.data_path
 lm_eval.json   by setting and benchmark: every request of the harness (hf backend, fp32) as ids, with its log-probability, and the metrics.
            The tasks are those of the package; only the files are replaced
+answers.json   answers that the harness extracts from texts, and whether they are equal to a target
 """
 import json
 import os
@@ -17,7 +18,8 @@ import shutil
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", DISABLE_MULTIPROC="1")
 here = pathlib.Path(__file__).parent / "data" / "eval"
 files = here / "files"
-N = 8  # documents
+N = 8     # documents
+NEW = 16  # generated tokens
 r = random.Random(7)
 words = ("the a cat dog house tree river runs sits eats blue red old man woman child opens closes door window bread water sun moon stone road "
          "walks to from under over near quickly slowly and then because of in on with Mr. Smith's café naïve 12 345 3.5 $7").split()
@@ -54,6 +56,9 @@ DOCS = {
     "sciq": lambda i: {"question": text(6) + "?", "support": " " * (i % 2) + text(12) if i % 4 else "", "distractor1": text(1), "distractor2": text(2),
                        "distractor3": text(1), "correct_answer": text(2)},
     "truthfulqa": lambda i: {"question": text(6) + "?", "mc1_targets": {"choices": [text(r.randint(2, 6)) for _ in range(r.randint(2, 6))], "labels": [1]}},
+    "gsm8k": lambda i: {"question": text(8) + "?", "answer": text(6) + " <<3*4=12>>12.\n#### " + str(r.randint(1, 99))},
+    "math": lambda i: {"problem": text(7) + "$x^2$?", "level": "Level 1", "type": "Algebra",
+                       "solution": text(5) + " so $\\boxed{" + r.choice(["\\frac{1}{2}", "12", "\\sqrt{3}", "(2,5)"]) + "}$."},
 }
 # benchmark, task of the package, documents, {split: file}, number of documents by split
 TASKS = [
@@ -68,6 +73,9 @@ TASKS = [
     ("boolq", "super_glue/boolq/default.yaml", "boolq", {"train": "boolq/train.jsonl", "validation": "boolq/val.jsonl"}),
     ("openbookqa", "openbookqa/openbookqa.yaml", "openbookqa", {"train": "openbookqa/train.jsonl", "test": "openbookqa/test.jsonl"}),
     ("sciq", "sciq/sciq.yaml", "sciq", {"train": "sciq/train.jsonl", "test": "sciq/test.jsonl"}),
+    ("gsm8k", "gsm8k/gsm8k.yaml", "gsm8k", {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}),
+    ("math_algebra", "hendrycks_math/hendrycks_math_algebra.yaml", "math", {"train": "hendrycks_math/algebra/train.jsonl",
+                                                                            "test": "hendrycks_math/algebra/test.jsonl"}),
     ("truthfulqa_mc1", "truthfulqa/truthfulqa_mc1.yaml", "truthfulqa", {"validation": "truthful_qa/validation.jsonl"}),
 ]
 SETTINGS = [  # name, tokenizer, shots (None: the task's own), maximum length
@@ -125,15 +133,64 @@ def run(tokenizer, shots, max_length):
         config.update(task=name, dataset_path="json", dataset_name=None, dataset_kwargs={"data_files": {k: str(files / v) for k, v in every.items()}})
         if shots is not None and config.get("num_fewshot") != 0:
             config["num_fewshot"] = shots
-        elif name in ("mmlu_anatomy", "ceval_law"):
+        if config.get("generation_kwargs"):
+            config["generation_kwargs"] = dict(config["generation_kwargs"], max_gen_toks=NEW)
+        if shots is None and name in ("mmlu_anatomy", "ceval_law"):
             config["num_fewshot"] = 5
         task = ConfigurableTask(config=config)
         task.set_fewshot_seed(1234)
         log.clear()
-        found = evaluator.evaluate(lm=lm, task_dict={name: task}, bootstrap_iters=2000)["results"][name]
-        metrics = {k.removesuffix(",none"): v for k, v in found.items() if "," in k and v != "N/A"}
-        results[name] = {"requests": [list(x) for x in log], "metrics": metrics}
+        found = evaluator.evaluate(lm=lm, task_dict={name: task}, log_samples=True, bootstrap_iters=2000)
+        metrics = {k.removesuffix(",none"): v for k, v in found["results"][name].items() if "," in k and v != "N/A"}
+        results[name] = {"requests": [list(x) for x in log], "metrics": {k: float(v) for k, v in metrics.items()}}
+        if config["output_type"] == "generate_until":
+            results[name]["texts"] = [s["resps"][0][0] for s in sorted({s["doc_id"]: s for s in found["samples"][name]}.values(), key=lambda s: s["doc_id"])]
     return results
+
+
+def write_answers():
+    from lm_eval.api.metrics import exact_match_hf_evaluate
+    from lm_eval.filters.extraction import RegexFilter
+    from lm_eval.tasks.hendrycks_math import utils
+    parts = ["\\frac", "\\sqrt", "\\dfrac", "\\tfrac", "{", "}", "1", "2", "3", "x", "+", "-", "=", "/", ".", " ", "0.5", "\\text{ cm}", "\\text{ ", "\\left(",
+             "\\right)", "^\\circ", "^{\\circ}", "\\%", "\\$", "%", "\\!", "\\\\", "\n", "k=", "12", "é", "_", "+3", "[1,2]", "$"]
+    pieces = ["#### ", "12", "-3", "1,000", "$5", ".", "The ANSWER is ", "\n", " ", "x", "$", "7.5", "3.", "é", "A", "a", "!", "####"]
+
+    def join(of, most):
+        return "".join(r.choice(of) for _ in range(r.randint(0, most)))
+
+    def math():
+        a = join(parts, 6)
+        try:
+            b = r.choice([join(parts, 6), a, a.replace(" ", ""), "\\frac{1}{2}", utils.strip_string(a)])
+        except Exception:
+            b = "\\frac{3}{4}"
+        return [a, b, bool(utils.is_equiv(a, b))]
+
+    def boxed():
+        s = join(parts, 6) + r.choice(["\\boxed{", "\\boxed ", "\\boxed{a{b}", ""]) + join(parts, 6) + r.choice(["}", "}$", "$", "}}"])
+        try:
+            return [s, utils.remove_boxed(utils.last_boxed_only_string(s))]
+        except Exception:
+            return [s, None]
+
+    def texts(keys, n):
+        filters, out = json.loads(keys.get("filter", "[]")), []
+        flags = {k: keys.get(k) == "true" for k in ("ignore_case", "ignore_punctuation", "ignore_numbers")}
+        ignored = json.loads(keys["regexes_to_ignore"]) if "regexes_to_ignore" in keys else None
+        for _ in range(n):
+            a = join(pieces, 8)
+            b = r.choice([a, join(pieces, 8), "steps\n#### " + r.choice(["12", "-3", "1,000", "5", "7.5"])])
+            found = [RegexFilter(f["regex_pattern"], f.get("group_select", 0)).apply([[a]], [{}])[0][0] for f in filters] or [a]
+            out.append([a, b, [bool(exact_match_hf_evaluate([x], [b], ignored, **flags)["exact_match"] == 1) for x in found]])
+        return {"keys": keys, "cases": out}
+    gsm8k = {"filter": json.dumps([{"name": "strict", "regex_pattern": "#### (\\-?[0-9\\.\\,]+)"},
+                                   {"name": "flexible", "regex_pattern": "(-?[$0-9.,]{2,})|(-?[0-9]+)", "group_select": -1}]),
+             "regexes_to_ignore": json.dumps([",", "\\$", "(?s).*#### ", "\\.$"]), "ignore_case": "true"}
+    sets = [gsm8k, {}, {"ignore_case": "true", "ignore_punctuation": "true"}, {"ignore_numbers": "true"},
+            {"filter": json.dumps([{"name": "x", "regex_pattern": "[0-9.]+"}])}]
+    (here / "answers.json").write_text(json.dumps({"math": [math() for _ in range(400)], "boxed": [boxed() for _ in range(150)],
+                                                   "text": [texts(keys, 80) for keys in sets]}, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
@@ -141,7 +198,8 @@ if __name__ == "__main__":
     files.mkdir(parents=True)
     write_documents()
     write_model()
+    write_answers()
     found = {name: {"keys": f"model.tokenizer=tests/data/eval/{tokenizer}" + (f" eval.num_fewshot={shots}" if shots is not None else "")
-                            + (f" eval.max_length={most}" if most else ""), "benchmarks": run(tokenizer, shots, most)}
+                            + (f" eval.max_length={most}" if most else "") + f" eval.max_gen_toks={NEW}", "benchmarks": run(tokenizer, shots, most)}
              for name, tokenizer, shots, most in SETTINGS}
     (here / "lm_eval.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")

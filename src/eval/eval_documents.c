@@ -75,11 +75,30 @@ static dt_err read_docs(eval_bench *b, const dt_config *cfg, eval_key key, eval_
     return DT_OK;
 }
 
+/* MATH: the field "answer" is the contents of the last box of the field "solution". */
+static dt_err add_answers(const eval_bench *b, eval_docs *docs)
+{
+    for (int64_t i = 0; i < docs->n && !strcmp(eval_text(b, EVAL_process_docs), "math"); i++) {
+        size_t n;
+        const char *solution = json_string_value(json_object_get(docs->doc[i].record, "solution")),
+                   *boxed = solution ? eval_math_boxed(solution, &n) : NULL;
+        if (!boxed)
+            return eval_doc_fail(b, EVAL_process_docs, &docs->doc[i],
+                                 "expected a field solution with \\boxed{...}, found %s",
+                                 solution ? "none in it" : "no such field");
+        DT_CHECK(json_object_set_new(docs->doc[i].record, "answer", json_stringn(boxed, n)) == 0, DT_ERR_MEMORY,
+                 "out of memory for answers");
+    }
+    return DT_OK;
+}
+
 dt_err eval_read_documents(eval_bench *b, const dt_config *cfg)
 {
     DT_TRY(read_docs(b, cfg, EVAL_files, &b->docs, cfg->eval_limit));
+    DT_TRY(add_answers(b, &b->docs));
     if (b->n_fewshot == 0) return DT_OK;
     DT_TRY(read_docs(b, cfg, EVAL_fewshot_files, &b->examples, 0));
+    DT_TRY(add_answers(b, &b->examples));
     const bool without = !strcmp(eval_text(b, EVAL_fewshot_without_doc), "true");
     if (b->examples.n < b->n_fewshot + without)
         return eval_fail(b, EVAL_fewshot_files, "expected at least %d examples, found %" PRId64, b->n_fewshot + without,
@@ -101,10 +120,11 @@ dt_err eval_doc_fail(const eval_bench *b, eval_key key, const eval_doc *doc, con
 }
 
 /* A text of digits is an index of a choice; a text in brackets is a list, as Python writes it. */
-static dt_err read_text(json_t **value, const char *text, size_t n, bool index)
+static dt_err read_text(const eval_bench *b, json_t **value, const char *text, size_t n, bool index)
 {
+    const bool lists = strcmp(eval_text(b, EVAL_compare), "math") != 0; /* there, [1,2] is an answer */
     const bool digits = n > 0 && n < 10 && strspn(text, "0123456789") == n;
-    if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
+    if (lists && n >= 2 && text[0] == '[' && text[n - 1] == ']') {
         if (dt_python_list(value, text, n) == DT_OK) return DT_OK;
         dt_error_clear();
     }
@@ -142,7 +162,7 @@ dt_err eval_value_of(const eval_bench *b, eval_key key, const eval_doc *doc, jso
     dt_err err = dt_jinja_render(v->template, doc->record, 0, &r);
     if (err != DT_OK)
         return dt_error_replace(err, "%s; the document is %s:%" PRId64, dt_error_message(), doc->path, doc->line);
-    err = read_text(value, r.text, r.nbytes, index);
+    err = read_text(b, value, r.text, r.nbytes, index);
     dt_jinja_result_free(&r);
     return err;
 }

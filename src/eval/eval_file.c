@@ -15,7 +15,7 @@
 #define EVAL_KEY_DEFAULT(name, otherwise) otherwise,
 static const char *const key_names[] = {EVAL_KEYS(EVAL_KEY_NAME)};
 static const char *const defaults[] = {EVAL_KEYS(EVAL_KEY_DEFAULT)};
-static const char *const forms[] = {"multiple_choice", "loglikelihood", "loglikelihood_rolling"};
+static const char *const forms[] = {"multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until"};
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -189,7 +189,7 @@ static dt_err parse_value(eval_bench *b, eval_key key)
     return dt_jinja_parse_strict(&v->template, eval_where(b, key, where), eval_text(b, key), strlen(eval_text(b, key)));
 }
 
-static dt_err take_number(const eval_bench *b, eval_key key, int *n)
+dt_err eval_take_number(const eval_bench *b, eval_key key, int *n)
 {
     char *end;
     errno = 0;
@@ -200,7 +200,7 @@ static dt_err take_number(const eval_bench *b, eval_key key, int *n)
     return DT_OK;
 }
 
-static dt_err check_word(const eval_bench *b, eval_key key, const char *one, const char *two)
+dt_err eval_check_word(const eval_bench *b, eval_key key, const char *one, const char *two)
 {
     const char *text = eval_text(b, key);
     if (!strcmp(text, one) || !strcmp(text, two)) return DT_OK;
@@ -213,7 +213,8 @@ static dt_err check_form(eval_bench *b)
     for (int i = 0; i < EVAL_N_FORMS; i++)
         if (!strcmp(forms[i], text)) return b->form = (eval_form)i, DT_OK;
     return eval_fail(b, EVAL_output_type,
-                     "expected multiple_choice, loglikelihood or loglikelihood_rolling, found '%s'", text);
+                     "expected multiple_choice, loglikelihood, loglikelihood_rolling or generate_until, found '%s'",
+                     text);
 }
 
 static dt_err check_bench(eval_bench *b, const dt_config *cfg)
@@ -228,16 +229,17 @@ static dt_err check_bench(eval_bench *b, const dt_config *cfg)
         return eval_fail(b, EVAL_doc_to_choice, "expected %s",
                          b->form == EVAL_CHOICES ? "choices, found none" : "none with this output_type");
     for (size_t i = 0; i < sizeof templates / sizeof templates[0]; i++) DT_TRY(parse_value(b, templates[i]));
-    DT_TRY(take_number(b, EVAL_n_choices, &b->n_choices));
-    if (*eval_text(b, EVAL_num_fewshot)) DT_TRY(take_number(b, EVAL_num_fewshot, &b->n_fewshot));
+    DT_TRY(eval_take_number(b, EVAL_n_choices, &b->n_choices));
+    if (b->form == EVAL_GENERATE) DT_TRY(eval_read_generation(b, cfg));
+    if (*eval_text(b, EVAL_num_fewshot)) DT_TRY(eval_take_number(b, EVAL_num_fewshot, &b->n_fewshot));
     if (*cfg->eval_num_fewshot && (b->n_fewshot > 0 || !*eval_text(b, EVAL_num_fewshot)))
         b->n_fewshot = atoi(cfg->eval_num_fewshot);
     if (b->form == EVAL_ROLLING) b->n_fewshot = 0;
     if (b->n_fewshot > 0 && !*eval_text(b, EVAL_fewshot_files))
         return eval_fail(b, EVAL_fewshot_files, "expected the files of the examples, because num_fewshot = %d",
                          b->n_fewshot);
-    DT_TRY(check_word(b, EVAL_fewshot_without_doc, "false", "true"));
-    return check_word(b, EVAL_fewshot_sampler, "default", "first_n");
+    DT_TRY(eval_check_word(b, EVAL_fewshot_without_doc, "false", "true"));
+    return eval_check_word(b, EVAL_fewshot_sampler, "default", "first_n");
 }
 
 /* ---- the files of eval.tasks ------------------------------------------------------------------------------------- */
@@ -293,6 +295,8 @@ void eval_free_bench(eval_bench *b)
         dt_jinja_close(b->value[k].template);
     }
     for (int64_t i = 0; b->item && i < b->docs.n; i++) free(b->item[i].length);
+    eval_free_answers(b);
+    free(b->generated), free(b->correct);
     free_docs(&b->docs);
     free_docs(&b->examples);
     dt_list_free(b->path, b->n_paths);

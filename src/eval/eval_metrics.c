@@ -20,7 +20,7 @@ struct eval_metric {
     eval_form form;
     bool is_default;
     how how;
-    /* score of a document. first: of its requests */
+    /* score of a document from the results of its requests; of generated texts logp is 1 for a correct one */
     double (*score)(const eval_bench *b, const eval_item *item, const double *logp, const double *greedy, int k);
     double (*units)(const eval_bench *b, const eval_item *item);
 };
@@ -62,6 +62,16 @@ SCORE(exact_match)
     for (int i = 0; i < item->n; i++) any = is_gold(item, i) && greedy[i] > any ? greedy[i] : any;
     return any;
 }
+SCORE(first_is_correct) { return logp[0]; }
+/* 1 - C(n - c, k) / C(n, k): the probability that one of k texts, of n with c correct ones, is correct. */
+SCORE(pass)
+{
+    double c = 0, none = 1;
+    for (int i = 0; i < item->n; i++) c += logp[i];
+    if (item->n - c < k) return 1;
+    for (double i = item->n - c + 1; i <= item->n; i++) none *= 1 - k / i;
+    return 1 - none;
+}
 SCORE(mrr) { return 1.0 / (rank_of(item, logp) + 1); }
 SCORE(hits) { return rank_of(item, logp) < k; }
 SCORE(ndcg) { return rank_of(item, logp) < k ? 1 / log2(rank_of(item, logp) + 2.0) : 0; }
@@ -90,6 +100,8 @@ static const eval_metric metrics[] = {
     {"mrr", EVAL_CHOICES, false, MEAN, mrr, NULL},
     {"hits@", EVAL_CHOICES, false, MEAN, hits, NULL},
     {"ndcg@", EVAL_CHOICES, false, MEAN, ndcg, NULL},
+    {"exact_match", EVAL_GENERATE, true, MEAN, first_is_correct, NULL},
+    {"pass@", EVAL_GENERATE, false, MEAN, pass, NULL},
     {"perplexity", EVAL_LIKELIHOOD, true, PERPLEXITY, sum, NULL},
     {"acc", EVAL_LIKELIHOOD, true, MEAN, is_greedy, NULL},
     {"word_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, words},
@@ -103,18 +115,29 @@ enum { N_METRICS = sizeof metrics / sizeof metrics[0] };
 
 static bool has_error(const eval_metric *m) { return m->how == MEAN || m->how == PERPLEXITY; }
 
-static dt_err add(eval_bench *b, const eval_metric *m, int k, dt_sums *s)
+static dt_err add_filtered(eval_bench *b, const eval_metric *m, int k, int filter, dt_sums *s)
 {
     char name[DT_SUM_NAME];
+    const char *of = b->form == EVAL_GENERATE ? b->filter[filter].name : NULL;
     DT_GROW(b->result, b->n_results, "out of memory for metrics");
     eval_result *r = &b->result[b->n_results++];
-    *r = (eval_result){.metric = m, .k = k, .value = NAN, .error = NAN};
-    snprintf(r->name, sizeof r->name, k ? "%s%d" : "%s", m->name, k);
-    snprintf(name, sizeof name, "eval/%.40s/%.30s", b->name, r->name);
+    *r = (eval_result){.metric = m, .k = k, .filter = filter, .value = NAN, .error = NAN};
+    snprintf(r->name, sizeof r->name, k ? "%s%d%s%.30s" : "%s%.0d%s%.30s", m->name, k, of ? "," : "", of ? of : "");
+    snprintf(name, sizeof name, "eval/%.32s/%.48s", b->name, r->name);
     r->sum = dt_sums_metric(s, DT_SHOW_VALIDATION, name, DT_SUM_MAX, NULL);
     if (!has_error(m)) return DT_OK;
-    snprintf(name, sizeof name, "eval/%.40s/%.30s_stderr", b->name, r->name);
+    snprintf(name, sizeof name, "eval/%.32s/%s%.0d_stderr%s%.30s", b->name, m->name, k, of ? "," : "", of ? of : "");
     r->sum_of_error = dt_sums_metric(s, DT_SHOW_VALIDATION, name, DT_SUM_MAX, NULL);
+    return DT_OK;
+}
+
+/* A metric of generated texts exists for each filter. */
+static dt_err add(eval_bench *b, const eval_metric *m, int k, dt_sums *s)
+{
+    if (k > 0 && b->form == EVAL_GENERATE && k > b->n_repeats)
+        return eval_fail(b, EVAL_repeats, "expected at least %d because of the metric %s%d, found %d", k, m->name, k,
+                         b->n_repeats);
+    for (int f = 0; f < (b->form == EVAL_GENERATE ? b->n_filters : 1); f++) DT_TRY(add_filtered(b, m, k, f, s));
     return DT_OK;
 }
 
@@ -201,10 +224,11 @@ static dt_err compute(eval_bench *b, eval_result *r, const dt_config *cfg)
 {
     const eval_metric *m = r->metric;
     const int64_t n = b->docs.n;
+    const double *results = b->form == EVAL_GENERATE ? b->correct + r->filter * b->n_requests : b->logp;
     double all = 0, units = 0;
     for (int64_t i = 0; i < n; i++) {
         const eval_item *item = &b->item[i];
-        all += b->score[i] = m->score(b, item, b->logp + item->first, b->greedy + item->first, r->k);
+        all += b->score[i] = m->score(b, item, results + item->first, b->greedy + item->first, r->k);
         if (m->units) units += m->units(b, item);
     }
     const double mean = all / (m->units ? units : (double)n);

@@ -3,8 +3,18 @@
 #define DTRAIN_EVAL_PRIVATE_H
 
 #include "dtrain/eval/eval.h"
+#include "dtrain/generate/generate.h"
 #include "dtrain/jinja/jinja.h"
+#include "dtrain/pretrained/pretrained.h"
+#include "dtrain/text/pattern.h"
 #include "dtrain/tokenizer/tokenizer.h"
+
+/* A growing text as a string, borrowed; "" after a failure. */
+static inline const char *eval_string(dt_text *t)
+{
+    dt_text_append(t, "", 0);
+    return t->failed ? "" : t->bytes;
+}
 
 /* ---- description (eval_file.c) ----------------------------------------------------------------------------------- */
 
@@ -25,11 +35,24 @@
     KEY(fewshot_sampler, "default")                                                                                    \
     KEY(fewshot_without_doc, "false")                                                                                  \
     KEY(fewshot_delimiter, "\n\n")                                                                                     \
-    KEY(metrics, "")
+    KEY(metrics, "")                                                                                                   \
+    KEY(process_docs, "")                                                                                              \
+    KEY(until, "")                                                                                                     \
+    KEY(max_gen_toks, "256")                                                                                           \
+    KEY(temperature, "0")                                                                                              \
+    KEY(top_p, "1")                                                                                                    \
+    KEY(top_k, "0")                                                                                                    \
+    KEY(repeats, "1")                                                                                                  \
+    KEY(filter, "")                                                                                                    \
+    KEY(compare, "text")                                                                                               \
+    KEY(regexes_to_ignore, "")                                                                                         \
+    KEY(ignore_case, "false")                                                                                          \
+    KEY(ignore_punctuation, "false")                                                                                   \
+    KEY(ignore_numbers, "false")
 #define EVAL_KEY_ENUMERATOR(name, otherwise) EVAL_##name,
 typedef enum eval_key { EVAL_KEYS(EVAL_KEY_ENUMERATOR) EVAL_N_KEYS } eval_key;
 
-typedef enum eval_form { EVAL_CHOICES, EVAL_LIKELIHOOD, EVAL_ROLLING, EVAL_N_FORMS } eval_form;
+typedef enum eval_form { EVAL_CHOICES, EVAL_LIKELIHOOD, EVAL_ROLLING, EVAL_GENERATE, EVAL_N_FORMS } eval_form;
 
 /* A value: a template, a list, or the name of a field of documents. */
 typedef struct eval_value {
@@ -65,11 +88,18 @@ typedef struct eval_item {
     int32_t *length;          /* [n] of each choice: characters, then [n] bytes */
 } eval_item;
 
+/* Finds the answer in a generated text. */
+typedef struct eval_filter {
+    char *name;          /* NULL: the answer is the whole text */
+    dt_pattern *pattern; /* NULL likewise */
+    int group;           /* number of the match; negative: from the end */
+} eval_filter;
+
 typedef struct eval_metric eval_metric;
 typedef struct eval_result {
     const eval_metric *metric;
-    char name[32];         /* with its number, "hits@3" */
-    int k;                 /* that number */
+    char name[64];         /* with its number, "hits@3" */
+    int k, filter;         /* k: that number; filter: of generated texts */
     int sum, sum_of_error; /* in dt_sums; sum_of_error 0: none */
     double value, error;
 } eval_result;
@@ -86,9 +116,22 @@ typedef struct eval_bench {
     eval_item *item; /* [docs.n] */
     eval_request *request;
     int64_t n_requests;
-    double *logp;   /* [n_requests] after an evaluation */
-    double *greedy; /* [n_requests] 1: each token of the continuation was the most probable */
-    double *score;  /* [docs.n] of a metric */
+    eval_filter *filter; /* [n_filters] of generated texts */
+    int n_filters;
+    dt_pattern **ignored; /* [n_ignored] matches that a comparison ignores */
+    int n_ignored;
+    json_t *until; /* texts that end a generated text */
+    int n_repeats, max_new;
+    dt_sampling sampling;
+    dt_generator *generator;
+    const dt_evals *evals; /* for the callbacks of the generator, like task */
+    const dt_task *task;
+    int32_t *generated; /* [n_requests, 1 + max_new] number of new tokens, and the tokens */
+    int64_t max_context;
+    double *correct; /* [n_filters, n_requests] */
+    double *logp;    /* [n_requests] after an evaluation */
+    double *greedy;  /* [n_requests] 1: each token of the continuation was the most probable */
+    double *score;   /* [docs.n] of a metric */
     eval_result *result;
     int n_results;
 } eval_bench;
@@ -101,6 +144,9 @@ const char *eval_where(const eval_bench *b, eval_key key, char out[EVAL_WHERE]);
 /** DT_ERR_USAGE at a key. */
 dt_err eval_fail(const eval_bench *b, eval_key key, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 const char *eval_text(const eval_bench *b, eval_key key);
+/** Parse a value: a whole number, or one of two words. */
+dt_err eval_take_number(const eval_bench *b, eval_key key, int *n);
+dt_err eval_check_word(const eval_bench *b, eval_key key, const char *one, const char *two);
 void eval_free_bench(eval_bench *b);
 
 /* ---- documents (eval_documents.c) -------------------------------------------------------------------------------- */
@@ -158,6 +204,10 @@ struct dt_evals {
     } * batch;                  /* [n_batches] */
     int64_t n_batches, n_micro; /* n_micro: of this rank */
     dt_batch micro;
+    int32_t ends[DT_MAX_ENDS]; /* tokens that end a generated text */
+    int n_ends, n_generating;  /* n_generating: benchmarks with generated texts */
+    void *growing;             /* sequences of a rank */
+    size_t n_growing;
     int first_shown;
     bool evaluated; /* results are of an evaluation */
     size_t nbytes;
@@ -169,6 +219,31 @@ dt_err eval_make_requests(dt_evals *e, eval_bench *b, const dt_config *cfg);
 dt_err eval_make_batches(dt_evals *e);
 /** Fill e->micro with a micro-batch; -1: an empty one. */
 void eval_fill_batch(dt_evals *e, int64_t batch);
+
+/* ---- generated texts (eval_generate.c, eval_answers.c, math_answer.c) ------------------------------------------- */
+
+/** Read the keys of generated texts. */
+dt_err eval_read_generation(eval_bench *b, const dt_config *cfg);
+/** Increase limits for the generation of all benchmarks. */
+void eval_widen_generation(dt_evals *e, dt_task *t);
+/** Host memory of generation, and that of its generators, which they count. */
+size_t eval_generation_nbytes(const dt_evals *e, const dt_task *t);
+size_t eval_generators_nbytes(const dt_evals *e, const dt_task *t);
+/** Open the generators. */
+dt_err eval_begin_generation(dt_evals *e, dt_task *t);
+void eval_close_generation(dt_evals *e);
+/** Generate all texts of a benchmark, on all ranks, and compare them. Collective, agreed. */
+dt_err eval_generate(dt_evals *e, eval_bench *b, dt_task *t);
+/** A generated text up to the first text of `until`; malloc'ed. NULL: no memory. */
+char *eval_generated_text(const dt_evals *e, const eval_bench *b, int64_t request);
+
+dt_err eval_read_answers(eval_bench *b);
+void eval_free_answers(eval_bench *b);
+/** Is the answer that a filter finds in a text equal to the target, or to one of them? */
+dt_err eval_is_correct(const eval_bench *b, int filter, const char *text, const json_t *target, bool *correct);
+dt_err eval_math_equal(const char *one, const char *two, bool *equal);
+/** Contents of the last \\boxed{...} of a solution; NULL: none. */
+const char *eval_math_boxed(const char *solution, size_t *n);
 
 /* ---- metrics (eval_metrics.c) ------------------------------------------------------------------------------------ */
 

@@ -82,14 +82,10 @@ static void delimit(dt_text *out, size_t from, const char *next, const char *del
 static dt_err put_prefix(const eval_bench *b, const eval_doc *doc, size_t from, dt_text *out)
 {
     dt_text prefix = {0};
-    dt_err err = text_of(b, EVAL_gen_prefix, doc, &prefix);
-    char *text = err == DT_OK ? dt_text_finish(&prefix, &(size_t){0}) : NULL;
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "out of memory for a prompt");
-    if (err == DT_OK) {
-        delimit(out, from, text, eval_text(b, EVAL_target_delimiter));
-        dt_text_append(out, text, strlen(text));
-    }
-    free(text);
+    const dt_err err = text_of(b, EVAL_gen_prefix, doc, &prefix);
+    delimit(out, from, eval_string(&prefix), eval_text(b, EVAL_target_delimiter));
+    dt_text_append(out, prefix.bytes, prefix.n);
+    out->failed |= prefix.failed;
     dt_text_free(&prefix);
     return err;
 }
@@ -254,6 +250,7 @@ static dt_err ask(const eval_bench *b, const eval_doc *doc, python_random *rando
     if (b->form != EVAL_ROLLING) dt_text_append(out, question, strlen(question));
     if (*eval_text(b, EVAL_gen_prefix)) DT_TRY(put_prefix(b, doc, from, out));
     DT_TRY(add(&q->context, &q->n_contexts, out->bytes, out->n, ""));
+    if (b->form == EVAL_GENERATE) return DT_OK;
     if (b->form != EVAL_CHOICES) {
         DT_TRY(need_text(b, EVAL_doc_to_target, doc, q->target, &target));
         if (!*target) return eval_doc_fail(b, EVAL_doc_to_target, doc, "expected a text, found an empty one");

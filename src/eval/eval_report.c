@@ -42,6 +42,18 @@ static json_t *ids_of(const dt_evals *e, int64_t at, int n)
     return list;
 }
 
+static json_t *generated(const dt_evals *e, const eval_bench *b, int64_t i)
+{
+    json_t *context = ids_of(e, b->request[i].at, b->request[i].n_context), *correct = json_array();
+    char *text = eval_generated_text(e, b, i);
+    for (int f = 0; f < b->n_filters && correct; f++)
+        json_array_append_new(correct, json_boolean(b->correct[f * b->n_requests + i] != 0));
+    json_t *out = text ? json_pack("{sosssO}", "context_ids", context, "text", text, "correct", correct) : NULL;
+    json_decref(correct);
+    free(text);
+    return out;
+}
+
 static json_t *request_of(const dt_evals *e, const eval_bench *b, int64_t i)
 {
     const eval_request *r = &b->request[i];
@@ -58,7 +70,8 @@ static json_t *line_of(const dt_evals *e, const eval_bench *b, int64_t i)
     json_t *requests = json_array(), *line = json_pack("{sI}", "doc", (json_int_t)i);
     bool good = requests && line;
     for (int k = 0; k < item->n && good; k++)
-        good = json_array_append_new(requests, request_of(e, b, item->first + k)) == 0;
+        good = json_array_append_new(requests, b->form == EVAL_GENERATE ? generated(e, b, item->first + k)
+                                                                        : request_of(e, b, item->first + k)) == 0;
     if (good && b->form == EVAL_CHOICES) good = json_object_set_new(line, "answer", json_integer(item->answer)) == 0;
     good = good && json_object_set(line, "requests", requests) == 0;
     json_decref(requests);

@@ -103,6 +103,20 @@ static dt_err add_windows(dt_evals *e, eval_bench *b, const eval_doc *doc, const
     return DT_OK;
 }
 
+/* A prompt, whose first tokens are dropped if no space is left for the text; each of the texts has a request. */
+static dt_err add_prompt(dt_evals *e, eval_bench *b, const eval_doc *doc, const char *prompt)
+{
+    const int64_t at = (int64_t)e->ids.n, most = (int64_t)e->max_length - b->max_new;
+    DT_TRY(encode(e, prompt, strlen(prompt), "", true, &e->ids));
+    const int64_t n = (int64_t)e->ids.n - at, kept = dt_min_i64(n, most);
+    if (most <= 0)
+        return eval_fail(b, EVAL_max_gen_toks, "expected less than eval.max_length = %d, found %d", e->max_length,
+                         b->max_new);
+    if (n == 0) return eval_doc_fail(b, EVAL_doc_to_text, doc, "expected a text, found one without tokens");
+    for (int i = 0; i < b->n_repeats; i++) DT_TRY(add_request(b, at + n - kept, kept, 0));
+    return DT_OK;
+}
+
 static dt_err add_document(dt_evals *e, eval_bench *b, int64_t i, python_random *random)
 {
     eval_question q = {0};
@@ -110,8 +124,9 @@ static dt_err add_document(dt_evals *e, eval_bench *b, int64_t i, python_random 
     item->first = b->n_requests;
     dt_err err = eval_ask(b, i, random, &q);
     if (err == DT_OK && b->form == EVAL_ROLLING) err = add_windows(e, b, &b->docs.doc[i], q.continuation[0]);
+    if (err == DT_OK && b->form == EVAL_GENERATE) err = add_prompt(e, b, &b->docs.doc[i], q.context[0]);
     int64_t n_context = -1;
-    for (int k = 0; err == DT_OK && b->form != EVAL_ROLLING && k < q.n; k++) {
+    for (int k = 0; err == DT_OK && b->form < EVAL_ROLLING && k < q.n; k++) {
         if (q.n_contexts > 1) n_context = -1;
         err = add_pair(e, b, &b->docs.doc[i], q.context[q.n_contexts > 1 ? k : 0], q.continuation[k], &n_context);
     }
@@ -144,7 +159,7 @@ dt_err eval_make_batches(dt_evals *e)
             e->max_tok = (int32_t)dt_max_i64(e->max_tok, n_read(&e->bench[k].request[i]));
     for (int k = 0; k < e->n_benches; k++) {
         const eval_bench *b = &e->bench[k];
-        for (int64_t i = 0, n; i < b->n_requests; i += n) {
+        for (int64_t i = 0, n; i < b->n_requests && b->form != EVAL_GENERATE; i += n) {
             int64_t n_tok = n_read(&b->request[i]);
             for (n = 1; i + n < b->n_requests && n < e->max_seq; n++) {
                 n_tok += n_read(&b->request[i + n]);

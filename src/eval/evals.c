@@ -45,7 +45,8 @@ static dt_err make_requests(dt_evals *e, dt_task *t)
         hash = dt_mix64(hash + (uint64_t)e->ids.id[i]);
     }
     DT_TRY(eval_make_batches(e));
-    e->n_micro = dt_ceil_div(e->n_batches, t->data->size);
+    for (int i = 0; i < e->n_benches; i++) e->n_generating += e->bench[i].form == EVAL_GENERATE;
+    e->n_micro = dt_ceil_div(e->n_batches, t->data->size) + e->n_generating;
     return dt_task_reads(t, t->cfg->eval_tasks, hash);
 }
 
@@ -69,6 +70,10 @@ static dt_err open_all(dt_evals *e, dt_task *t)
     DT_CONFIG_CHECK(!cfg->eval_log_samples || *cfg->run_output_dir, cfg, "eval", "log_samples",
                     "needs run.output_dir, which is empty");
     DT_TRY(eval_read_files(e, cfg));
+    for (int i = 0; i < e->n_benches; i++)
+        DT_CONFIG_CHECK(cfg->mesh_cp == 1 || e->bench[i].form != EVAL_GENERATE, cfg, "mesh", "cp",
+                        "expected 1, found %" PRId64 ": the benchmark %s generates texts, whose tokens are not divided",
+                        cfg->mesh_cp, e->bench[i].name);
     e->first_shown = t->sums->n_shown[DT_SHOW_VALIDATION];
     for (int i = 0; i < e->n_benches; i++) DT_TRY(eval_declare(&e->bench[i], t->sums));
     if (t->n_units == 0) return DT_OK; /* a mistake in the model, already reported */
@@ -78,6 +83,7 @@ static dt_err open_all(dt_evals *e, dt_task *t)
     if (err != DT_OK && !t->comm) return dt_error_clear(), DT_OK; /* a plan works without the files */
     DT_TRY(err);
     widen_model(e, t->model_opt);
+    eval_widen_generation(e, t);
     return DT_OK;
 }
 
@@ -100,15 +106,18 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_evals *e = self;
     (void)t;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += text_nbytes(e) + (e->max_tok ? dt_batch_nbytes(e->max_tok, e->max_seq) : 0);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += text_nbytes(e) + eval_generation_nbytes(e, t) +
+                                           eval_generators_nbytes(e, t) +
+                                           (e->max_tok ? dt_batch_nbytes(e->max_tok, e->max_seq) : 0);
     return DT_OK;
 }
 
 static dt_err begin(void *self, dt_task *t)
 {
     dt_evals *e = self;
-    const dt_err err = dt_batch_alloc(&e->micro, e->max_tok, e->max_seq, t->ledger);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, e->nbytes = text_nbytes(e));
+    dt_err err = dt_batch_alloc(&e->micro, e->max_tok, e->max_seq, t->ledger);
+    if (err == DT_OK) err = eval_begin_generation(e, t);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, e->nbytes = text_nbytes(e) + eval_generation_nbytes(e, t));
     return dt_comm_agree(t->comm, err);
 }
 
@@ -116,6 +125,7 @@ static void close_evals(void *self, dt_task *t)
 {
     dt_evals *e = self;
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, e->nbytes);
+    eval_close_generation(e);
     dt_batch_free(&e->micro, t->ledger);
     for (int i = 0; i < e->n_benches; i++) eval_free_bench(&e->bench[i]);
     dt_encoder_close(e->encoder);
@@ -203,16 +213,31 @@ static void clear(dt_evals *e)
     }
 }
 
-dt_err dt_evals_micro(dt_evals *e, dt_task *t, int64_t micro)
+/* A micro-batch of texts to score. */
+static dt_err score(dt_evals *e, dt_task *t, int64_t micro)
 {
     const int64_t batch = micro * t->data->size + t->data->rank;
     const dt_head_results *r = &t->buffers.results;
-    if (micro == 0) clear(e);
     eval_fill_batch(e, batch);
     dt_phase_enter(t->phase, "forward", "evaluation");
     DT_TRY(dt_model_forward(t->model, &e->micro, false, 0));
     dt_phase_enter(t->phase, "head", "evaluation");
     DT_TRY(dt_model_logp(t->model, &e->micro, 1, r->logp, r->hit, r->entropy));
-    if (batch < e->n_batches) DT_TRY(keep(e, t, &e->batch[batch]));
+    return batch < e->n_batches ? keep(e, t, &e->batch[batch]) : DT_OK;
+}
+
+/* The n-th benchmark with generated texts. */
+static eval_bench *generating(dt_evals *e, int64_t n)
+{
+    eval_bench *b = e->bench;
+    for (;; b++)
+        if (b->form == EVAL_GENERATE && n-- == 0) return b;
+}
+
+dt_err dt_evals_micro(dt_evals *e, dt_task *t, int64_t micro)
+{
+    const int64_t n_scored = e->n_micro - e->n_generating;
+    if (micro == 0) clear(e);
+    DT_TRY(micro < n_scored ? score(e, t, micro) : eval_generate(e, generating(e, micro - n_scored), t));
     return micro == e->n_micro - 1 ? finish(e, t) : DT_OK;
 }

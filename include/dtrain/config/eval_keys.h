@@ -24,6 +24,8 @@
     INT (eval, max_length, 0, 0, 16777216, "tokens", \
          "maximum length of a context with its continuation; longer contexts lose their first tokens. 0: " \
          "max_position_embeddings of the model") \
+    INT (eval, max_gen_toks, 0, 0, 10000, "tokens", \
+         "maximum length of a generated text, instead of that of the description; 0: that of the description") \
     INT (eval, bootstrap_iters, 100000, 0, 10000000, "samples", \
          "samples of the bootstrap that estimates the standard error of a perplexity; 0: no estimate") \
     BOOL(eval, log_samples, false, \
