@@ -31,7 +31,7 @@ DATA      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/data/*.c))
 INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 SID       = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/sid/*.c))
-ROOMS     = core config device perfmodel backends selfcheck optim comm io text tokenizer jinja chat image process zero model adapter data make checkpoint pretrained report plot generate serve step rollout recommend reward task train
+ROOMS     = core config device perfmodel backends selfcheck optim comm io text tokenizer jinja chat image process zero model adapter data make checkpoint pretrained report plot generate serve step rollout recommend reward eval task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
 LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))

@@ -477,7 +477,8 @@ TEST(keys_are_printed_by_section_and_by_name)
         {"step",
          "--keys step: unknown key; these contain it in their name or meaning: run.max_steps, run.max_skipped_steps, "
          "data.validation_steps, batch.gradient_accumulation_steps, optimizer.muon_ns_steps, "
-         "scheduler.warmup_steps, checkpoint.save_steps, dpo.sync_reference_steps, kto.sync_reference_steps, "
+         "scheduler.warmup_steps, checkpoint.save_steps, eval.steps, dpo.sync_reference_steps, "
+         "kto.sync_reference_steps, "
          "grpo.steps_per_generation, grpo.sync_reference_steps, log.logging_steps"},
         {"GPU", "--keys GPU: unknown key; these contain it in their name or meaning: run.device, run.self_check, "
                 "run.cuda_graphs, model.attention"},

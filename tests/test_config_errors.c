@@ -148,7 +148,7 @@ static const struct {
      "command line: vlm.freeze_vit: unknown section; freeze_vit is train in [vision] here: for true, omit tower from "
      "the list, with adapters from lora.parts"},
     {"", "rec.freeze_llm=maybe", "command line: rec.freeze_llm: expected true or false, found 'maybe'"},
-    {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
+    {"[evaluation]\neval_steps = 5\n", NULL, "input.ini:1: [evaluation]: unknown section; such settings are in [data]"},
     {"", "grpo.use_vllm=true", "command line: grpo.use_vllm: remove it: dtrain generates with the weights in training"},
     {"[optimizer]\ngradient_clipping = 1\n", NULL,
      "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] here"},

@@ -17,6 +17,49 @@ static dt_err render_with(const char *text, size_t n, const json_t *variables, d
     return rendered;
 }
 
+static dt_err render_strict(const char *text, dt_jinja_result *r)
+{
+    json_t *variables = json_pack("{ss}", "x", "ab  [c] d");
+    dt_jinja *t;
+    dt_error_clear();
+    assert_int_equal(dt_jinja_parse_strict(&t, "T", text, strlen(text)), DT_OK);
+    const dt_err err = dt_jinja_render(t, variables, DAY, r);
+    dt_jinja_close(t);
+    json_decref(variables);
+    return err;
+}
+
+/* Texts that Jinja2 and lm-evaluation-harness render with trim_blocks = False and StrictUndefined. */
+TEST(strict_templates_keep_white_space_and_refuse_undefined_values)
+{
+    static const char *const equal[][2] = {
+        {"a\n{% if true %}\n b {% endif %}\n", "a\n\n b \n"},
+        {"  {# c #} {{x}}\n", "   ab  [c] d\n"},
+        {"{{ x | regex_replace('\\[.*?\\] ', '') | replace('  ', ' ') }}", "ab d"},
+        {"{{ x | regex_replace('(a)(b)', '\\\\2\\\\g<1>-') }}", "ba-  [c] d"},
+        {"{{ 'abxd' | regex_replace('x*', '-') }}", "-a-b--d-"},
+        {"{{ 'aXbXc' | regex_replace('X', '\\\\n', 1) }}", "a\nbXc"},
+        {"{{ ['[u] v', 'w'] | map('regex_replace', '\\[.\\]', 'é') | list }}", "['é v', 'w']"},
+        {"{{ y | default('z') }}{{ y is defined }}", "zFalse"},
+    };
+    static const char *const undefined[] = {
+        "{{ y }}",        "{{ y ~ 'a' }}", "{% if y %}{% endif %}", "{% for a in y %}{% endfor %}",
+        "{{ y | trim }}", "{{ 1 if y }}",  "{{ not y }}",           "{{ [y] | join }}"};
+    dt_jinja_result r;
+    for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
+        assert_int_equal(render_strict(equal[i][0], &r), DT_OK);
+        assert_string_equal(r.text, equal[i][1]);
+        dt_jinja_result_free(&r);
+    }
+    for (size_t i = 0; i < sizeof undefined / sizeof undefined[0]; i++) {
+        assert_int_equal(render_strict(undefined[i], &r), DT_ERR_DATA);
+        assert_non_null(strstr(dt_error_message(), "T: line 1: y is undefined"));
+    }
+    assert_int_equal(render_strict("{{ x | regex_replace('(', '') }}", &r), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "T: line 1: regex_replace: '(' is not a valid regular expression"));
+    assert_int_equal(render_strict("{{ x | regex_replace('a', '\\\\3') }}", &r), DT_ERR_DATA);
+}
+
 static dt_err render(const char *text, dt_jinja_result *r)
 {
     json_t *variables = json_object();

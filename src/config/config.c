@@ -215,7 +215,7 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
     cfg->priv->lenient = variables == DT_VARIABLES_MAY_BE_UNSET;
     cfg->priv->overrides = overrides, cfg->priv->n_overrides = n_overrides;
     DT_TRY(set_defaults(cfg));
-    DT_TRY(dt_ini_read(name, text, take_from_file, cfg, mistakes));
+    DT_TRY(dt_ini_read(name, text, false, take_from_file, cfg, mistakes));
     for (int i = 0; i < n_overrides; i++) dt_mistakes_add(mistakes, take_override(cfg, i, overrides[i]));
     return DT_OK;
 }

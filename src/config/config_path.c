@@ -25,6 +25,7 @@ static const struct {
     {"model", "config", ONE_PATH},
     {"data", "train", PATH_LIST},
     {"data", "validation", PATH_LIST},
+    {"eval", "tasks", PATH_LIST},
     {"checkpoint", "resume", WORD_OR_PATH},
     {"ppo", "reward_funcs", FUNCTIONS},
     {"ppo", "rollouts", ONE_PATH},

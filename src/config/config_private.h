@@ -75,11 +75,4 @@ int dt_key_foreign(const char *section, const char *name, const char **note);
 const char *dt_key_absent(const char *section, const char *name);
 const char *dt_key_foreign_section(const char *name); /* dtrain's section for another program's, or NULL */
 
-/* read_ini.c */
-typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
-/** Pass each "name = value" of an INI text to the handler, in order. Errors in a line, or from the handler, are added
- * to mistakes, and reading continues. After an unknown section its keys are skipped, and the handler receives the
- * section's name with name NULL. */
-dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes);
-
 #endif

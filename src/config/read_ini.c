@@ -15,6 +15,7 @@ enum { SHORT_LINE = 190 }; /* bytes that fit inih's buffer of 200 in any case */
 typedef struct reader {
     const char *file_name, *next; /* next: begin of the next line */
     int line;
+    bool any_section;
     bool skipping;    /* in an unknown section */
     char *long_value; /* value of the current line if it is too long for inih, else NULL */
     dt_ini_handler handler;
@@ -30,7 +31,7 @@ static dt_err judge_section(const reader *r, const char *line, const char *secti
     while (isspace((unsigned char)*rest)) rest++;
     DT_CHECK(*rest == '\0' || (*rest == ';' && rest > line + n + 2), DT_ERR_USAGE,
              "%s:%d: expected the end of the line after [%s], found '%.60s'", r->file_name, r->line, section, rest);
-    if (dt_key_section_exists(section)) return DT_OK;
+    if (r->any_section || dt_key_section_exists(section)) return DT_OK;
     dt_key_explain_unknown(section, "", why, sizeof why);
     return dt_fail(DT_ERR_USAGE, "%s:%d: [%s]: %s", r->file_name, r->line, section, why);
 }
@@ -133,9 +134,15 @@ static int take_value(void *user, const char *section, const char *name, const c
     return 1;
 }
 
-dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes)
+dt_err dt_ini_read(const char *file_name, const char *text, bool any_section, dt_ini_handler handler, void *self,
+                   dt_mistakes *mistakes)
 {
-    reader r = {.file_name = file_name, .next = text, .handler = handler, .self = self, .mistakes = mistakes};
+    reader r = {.file_name = file_name,
+                .next = text,
+                .any_section = any_section,
+                .handler = handler,
+                .self = self,
+                .mistakes = mistakes};
     const int status = ini_parse_stream(read_line, &r, take_value, &r);
     free(r.long_value);
     DT_CHECK(status != -2, DT_ERR_MEMORY, "%s: no memory to read the file", file_name);

@@ -50,9 +50,15 @@ static dt_jv loop_attribute(dt_jctx *x, dt_jv v, const char *name)
 
 static const char *name_of(dt_jv undefined) { return undefined.u.s && *undefined.u.s ? undefined.u.s : "the value"; }
 
-static _Noreturn void of_undefined(dt_jctx *x, dt_jv v, const char *what)
+void dt_jinja_undefined(dt_jctx *x, dt_jv v, const char *what)
 {
     dt_jinja_fail(x, "%.100s is undefined: %.100s", name_of(v), what);
+}
+
+bool dt_jinja_truth(dt_jctx *x, dt_jv v)
+{
+    if (x->strict && v.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, v, "a condition needs a value");
+    return dt_jv_truth(v);
 }
 
 static dt_jv key_or_undefined(dt_jctx *x, dt_jv v, dt_jv key, const char *name)
@@ -88,7 +94,7 @@ static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
 dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
 {
     const bool index = key.kind == DT_J_INT || key.kind == DT_J_BOOL;
-    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "cannot take an item of it");
+    if (v.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, v, "cannot take an item of it");
     if (v.kind == DT_J_DICT) {
         const dt_jv *found = dt_jv_get(x, v, key);
         if (found) return *found;
@@ -137,7 +143,7 @@ static int64_t bound(dt_jctx *x, dt_jv v, int64_t n, bool back, int64_t otherwis
 
 static dt_jv slice(dt_jctx *x, dt_jv v, const dt_jv part[3])
 {
-    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, "cannot take a slice of it");
+    if (v.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, v, "cannot take a slice of it");
     if (v.kind != DT_J_STRING && v.kind != DT_J_LIST && v.kind != DT_J_TUPLE)
         dt_jinja_fail(x, "a value of type %s has no slices", dt_jv_type(v));
     const dt_jlist *all = dt_jv_items(x, v);
@@ -259,7 +265,7 @@ static bool repeats(dt_jv v) { return v.kind == DT_J_STRING || v.kind == DT_J_LI
 dt_jv dt_jinja_binary(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
 {
     if (a.kind == DT_J_UNDEFINED || b.kind == DT_J_UNDEFINED)
-        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
+        dt_jinja_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
     if (dt_jv_is_number(a) && dt_jv_is_number(b)) return numbers(x, operator, a, b);
     if (*operator== '+' && a.kind == DT_J_STRING && b.kind == DT_J_STRING) return join_two(x, a, b);
     if (*operator== '+' && a.kind == b.kind && repeats(a)) {
@@ -283,7 +289,7 @@ bool dt_jinja_compare(dt_jctx *x, const char *operator, dt_jv a, dt_jv b)
     if (strcmp(operator, "==") == 0) return dt_jv_equal(x, a, b);
     if (strcmp(operator, "!=") == 0) return !dt_jv_equal(x, a, b);
     if (a.kind == DT_J_UNDEFINED || b.kind == DT_J_UNDEFINED)
-        of_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
+        dt_jinja_undefined(x, a.kind == DT_J_UNDEFINED ? a : b, "an operator needs a value");
     const int order = dt_jv_compare(x, a, b);
     if (strcmp(operator, "<") == 0) return order < 0;
     if (strcmp(operator, "<=") == 0) return order <= 0;
@@ -388,7 +394,7 @@ static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 
 dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args)
 {
-    if (f.kind == DT_J_UNDEFINED) of_undefined(x, f, "it cannot be called");
+    if (f.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, f, "it cannot be called");
     if (f.kind == DT_J_FUNCTION) return dt_jinja_apply(x, f.u.function, f, args);
     if (f.kind == DT_J_MACRO) return dt_jinja_run_macro(x, f.u.macro, args, NULL);
     if (f.kind != DT_J_METHOD) dt_jinja_fail(x, "a value of type %s cannot be called", dt_jv_type(f));
@@ -418,14 +424,14 @@ static dt_jv logical(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     dt_jv v = dt_jv_none();
     for (int i = 0; i < node->n; i++) {
         v = dt_jinja_eval(x, s, node->kid[i]);
-        if (dt_jv_truth(v) == (node->kind == DT_JN_OR)) break;
+        if (dt_jinja_truth(x, v) == (node->kind == DT_JN_OR)) break;
     }
     return v;
 }
 
 static dt_jv condition(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
-    if (dt_jv_truth(dt_jinja_eval(x, s, node->kid[0]))) return dt_jinja_eval(x, s, node->kid[1]);
+    if (dt_jinja_truth(x, dt_jinja_eval(x, s, node->kid[0]))) return dt_jinja_eval(x, s, node->kid[1]);
     return node->kid[2] ? dt_jinja_eval(x, s, node->kid[2]) : dt_jv_undefined("an if without else");
 }
 
@@ -445,7 +451,9 @@ static dt_jv apply(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
         dt_jinja_fail(x, "unknown or unsupported %s %.60s", node->kind == DT_JN_TEST ? "test" : "filter", node->name);
     const dt_jv self = dt_jinja_eval(x, s, node->left);
     const dt_jargs args = arguments(x, s, node);
+    const bool takes_it = node->kind == DT_JN_TEST || !strcmp(node->name, "default") || !strcmp(node->name, "d");
     x->line = node->line;
+    if (x->strict && self.kind == DT_J_UNDEFINED && !takes_it) dt_jinja_undefined(x, self, "a filter needs a value");
     return dt_jinja_apply(x, node->function, self, &args);
 }
 
@@ -490,7 +498,7 @@ static dt_jv evaluate(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     case DT_JN_TEST:
         return apply(x, s, node);
     case DT_JN_NOT:
-        return dt_jv_bool(!dt_jv_truth(dt_jinja_eval(x, s, node->left)));
+        return dt_jv_bool(!dt_jinja_truth(x, dt_jinja_eval(x, s, node->left)));
     case DT_JN_NEGATIVE:
     case DT_JN_POSITIVE:
         return sign(x, dt_jinja_eval(x, s, node->left), node->kind == DT_JN_NEGATIVE);

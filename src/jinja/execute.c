@@ -66,7 +66,7 @@ static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filter, dt_jv te
 static flow run_if(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     for (int i = 0; i + 1 < node->n; i += 2)
-        if (dt_jv_truth(dt_jinja_eval(x, s, node->kid[i]))) return run_body(x, s, node->kid[i + 1], out);
+        if (dt_jinja_truth(x, dt_jinja_eval(x, s, node->kid[i]))) return run_body(x, s, node->kid[i + 1], out);
     return node->n % 2 ? run_body(x, s, node->kid[node->n - 1], out) : NEXT;
 }
 

@@ -1,6 +1,8 @@
 /* filters.c - filters of Jinja2 that chat templates use (jinja2/filters.py), and transformers' tojson. */
 #include "strings.h"
 
+#include "dtrain/text/pattern.h"
+
 #include <errno.h>
 #include <math.h>
 
@@ -43,6 +45,32 @@ FILTER(replace)
 {
     const int64_t max = given(a[2]) && a[2].kind != DT_J_NONE ? dt_jv_to_int(x, a[2], "replace") : -1;
     return dt_jstring_replace(x, dt_jv_str(x, v), dt_jv_str(x, a[0]), dt_jv_str(x, a[1]), max);
+}
+/* Nothing but the arena outlives dt_jinja_fail. */
+FILTER(regex_replace)
+{
+    char why[300] = "";
+    const dt_jv s = dt_jv_str(x, v), pattern = dt_jv_need_string(x, a[0], "regex_replace"),
+                by = dt_jv_need_string(x, a[1], "regex_replace");
+    const int64_t max = given(a[2]) ? dt_jv_to_int(x, a[2], "regex_replace") : 0;
+    dt_pattern *p;
+    dt_text out = {0};
+    dt_jinja_work(x, s.n);
+    dt_err err = dt_pattern_compile(&p, pattern.u.s, pattern.n, DT_PATTERN_PYTHON);
+    if (err == DT_OK) err = dt_pattern_replace(p, s.u.s, s.n, by.u.s, by.n, max, &out);
+    dt_pattern_free(p);
+    if (err != DT_OK) {
+        snprintf(why, sizeof why, "%s", dt_error_message());
+        dt_error_clear();
+    } else if (out.n > (size_t)DT_JINJA_MAX_MEMORY - x->arena.n_total) {
+        snprintf(why, sizeof why, "the text is too long");
+    }
+    char *text = *why ? NULL : dt_jinja_alloc(x, out.n + 1);
+    if (text && out.n) memcpy(text, out.bytes, out.n);
+    const size_t n = out.n;
+    dt_text_free(&out);
+    if (!text) dt_jinja_fail(x, "regex_replace: %s", why);
+    return dt_jv_string(text, n);
 }
 FILTER(indent)
 {
@@ -380,6 +408,7 @@ static const dt_jfunction filters[] = {
     {"map", NULL, 0, map},
     {"max", "case_sensitive attribute", 0, maximum},
     {"min", "case_sensitive attribute", 0, minimum},
+    {"regex_replace", "pattern repl count", 2, regex_replace},
     {"reject", NULL, 0, reject},
     {"rejectattr", NULL, 0, rejectattr},
     {"replace", "old new count", 2, replace},

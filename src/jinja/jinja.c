@@ -6,6 +6,7 @@
 
 struct dt_jinja {
     char *name;
+    bool strict;
     dt_jarena arena;
     const dt_jnode *root;
 };
@@ -104,22 +105,34 @@ static dt_err parse_with(dt_jctx *x, dt_jinja *t, const char *text, size_t nbyte
              t->name);
     x->name = t->name;
     x->line = 1;
+    x->strict = t->strict;
     if (setjmp(x->escape) == 0) t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
     t->arena = x->arena;
     return x->err;
 }
 
-dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes)
+static dt_err parse(dt_jinja **out, const char *name, const char *text, size_t nbytes, bool strict)
 {
     dt_jinja *t = calloc(1, sizeof *t);
     dt_jctx *x = calloc(1, sizeof *x);
     const bool room = t && x && (t->name = strdup(name));
+    if (t) t->strict = strict;
     const dt_err err =
-        room ? parse_with(x, t, text, nbytes) : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
+        room ? parse_with(x, t, text, nbytes) : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a template", name);
     free(x);
     *out = err == DT_OK ? t : NULL;
     if (err != DT_OK) dt_jinja_close(t);
     return err;
+}
+
+dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t nbytes)
+{
+    return parse(t, name, text, nbytes, false);
+}
+
+dt_err dt_jinja_parse_strict(dt_jinja **t, const char *name, const char *text, size_t nbytes)
+{
+    return parse(t, name, text, nbytes, true);
 }
 
 void dt_jinja_close(dt_jinja *t)
@@ -163,10 +176,11 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
     if (!out || !x) {
         free(out);
         free(x);
-        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for evaluating a chat template", t->name);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for evaluating a template", t->name);
     }
     x->name = t->name;
     x->line = 1;
+    x->strict = t->strict;
     x->now = now ? now : time(NULL);
     x->output = out;
     if (setjmp(x->escape) == 0) render(x, t->root, variables, out);

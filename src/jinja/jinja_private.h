@@ -33,6 +33,7 @@ typedef struct dt_jctx {
     int depth;
     time_t now;
     bool raised, dated;
+    bool strict;    /* dt_jinja_parse_strict */
     bool generates; /* within a generation block */
     dt_err err;
     struct dt_jscope *globals;
@@ -146,6 +147,8 @@ static inline bool dt_jv_has_list(dt_jv v) { return v.kind >= DT_J_LIST && v.kin
 
 const char *dt_jv_type(dt_jv v); /* Python's name */
 bool dt_jv_truth(dt_jv v);
+bool dt_jinja_truth(dt_jctx *x, dt_jv v); /* of a condition: an undefined value fails in a strict template */
+_Noreturn void dt_jinja_undefined(dt_jctx *x, dt_jv v, const char *what); /* v is undefined */
 bool dt_jv_equal(dt_jctx *x, dt_jv a, dt_jv b);
 int dt_jv_compare(dt_jctx *x, dt_jv a, dt_jv b); /* negative, 0 or positive; fails where Python raises */
 double dt_jv_number(dt_jv v);                    /* of a bool, int or float */

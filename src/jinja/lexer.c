@@ -3,7 +3,7 @@
  *
  * Rules of Jinja2 3.1 (lexer.py): one newline at the template's end is dropped. `-` strips all white space
  * on its side. Blanks before a block or comment that starts a line are stripped, unless `+` keeps them.
- * The newline after a block or comment is stripped, unless `+` keeps it. */
+ * The newline after a block or comment is stripped, unless `+` keeps it. A strict template keeps all white space. */
 #include "jinja_private.h"
 
 #include "dtrain/text/space.h"
@@ -68,7 +68,7 @@ static void add_text(lexer *l, const char *text, size_t n, char tag, char sign)
 {
     if (sign == '-')
         n = dt_space_trimmed(text, n);
-    else if (sign != '+' && tag != '{')
+    else if (!l->x->strict && sign != '+' && tag != '{')
         n = without_indent(l, text, n);
     if (n > 0) set_text(l, add(l, DT_JT_TEXT), text, n);
 }
@@ -79,7 +79,7 @@ static void after_tag(lexer *l, char sign, bool trims)
     const char *begin = l->at;
     if (sign == '-')
         advance(l, dt_space_before(l->at, (size_t)(l->end - l->at)));
-    else if (trims && sign != '+' && begins(l, "\n"))
+    else if (!l->x->strict && trims && sign != '+' && begins(l, "\n"))
         advance(l, 1);
     l->line_starts = l->at > begin && l->at[-1] == '\n';
 }
@@ -287,7 +287,7 @@ static void tag(lexer *l, const char *text)
     }
 }
 
-/* Convert all line ends to \n, and drop one at the end. */
+/* Convert all line ends to \n, and drop one at the end, unless the template is strict. */
 static char *normal_lines(dt_jctx *x, const char *text, size_t *n)
 {
     char *copy = dt_jinja_alloc(x, *n + 1), *to = copy;
@@ -295,7 +295,7 @@ static char *normal_lines(dt_jctx *x, const char *text, size_t *n)
         if (text[i] == '\r' && i + 1 < *n && text[i + 1] == '\n') continue;
         *to++ = (char)(text[i] == '\r' ? '\n' : text[i]);
     }
-    if (to > copy && to[-1] == '\n') to--;
+    if (!x->strict && to > copy && to[-1] == '\n') to--;
     *n = (size_t)(to - copy);
     return copy;
 }

@@ -181,6 +181,8 @@ const dt_jlist *dt_jv_items(dt_jctx *x, dt_jv v)
             len = dt_jinja_char(v.u.s + i, v.n - i);
             dt_jv_append(x, all, dt_jv_string(v.u.s + i, len));
         }
+    } else if (x->strict && v.kind == DT_J_UNDEFINED) {
+        dt_jinja_undefined(x, v, "it cannot be iterated");
     } else if (v.kind != DT_J_UNDEFINED) {
         dt_jinja_fail(x, "a value of type %s cannot be iterated", dt_jv_type(v));
     }
@@ -464,6 +466,7 @@ static void put_value(dt_jctx *x, dt_jbuf *b, dt_jv v, bool quoted)
     dt_jinja_enter(x);
     switch (v.kind) {
     case DT_J_UNDEFINED:
+        if (x->strict) dt_jinja_undefined(x, v, "it has no text");
         dt_jbuf_say(x, b, quoted ? "Undefined" : "");
         break;
     case DT_J_NONE:

@@ -166,6 +166,8 @@ static dt_err progress_train(void *self, const dt_train_record *rec)
     return DT_OK;
 }
 
+static bool is_of_benchmark(const dt_metric *m) { return strncmp(m->name, "eval/", 5) == 0; }
+
 /* Append a value with its unit and format, for example " 12 samples". */
 static void put_validation_metric(dt_text *out, const dt_metric *m)
 {
@@ -184,7 +186,8 @@ static void put_validation_metric(dt_text *out, const dt_metric *m)
                  {"targets", "  %.0f target tokens", 1},
                  {"samples", "  %.0f samples", 1},
                  {"time", "  in %.3g s", 1}};
-    const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : 0);
+    const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : is_of_benchmark(m) ? 5 : 0);
+    if (is_of_benchmark(m) && strstr(name, "_stderr")) return;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, name) != 0) continue;
         dt_text_printf(out, known[i].format, dt_unsigned_nan(m->value * known[i].scale));
@@ -207,7 +210,9 @@ void dt_progress_format_validation(dt_text *out, int64_t step, int64_t total_ste
     out->n = 0;
     dt_text_printf(out, "step %" PRId64, step);
     if (total_steps > 0) dt_text_printf(out, "/%" PRId64, total_steps);
-    if (has_gain(more, n_more))
+    if (isnan(loss) && n_more > 0 && is_of_benchmark(more))
+        dt_text_printf(out, "  evaluation");
+    else if (has_gain(more, n_more))
         dt_text_printf(out, "  validation");
     else
         dt_text_printf(out, "  validation loss %.4f", dt_unsigned_nan(loss));

@@ -132,6 +132,7 @@ void dt_task_close_data(dt_task *t)
 static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_model_options *opt = t->model_opt;
+    if (t->comm && !t->train && !t->valid) return DT_OK; /* an evaluation on benchmarks only */
     const dt_kind_batch most = {.kind = t->data_kind,
                                 .max_tok = opt->max_tok,
                                 .max_seq = opt->max_seq,

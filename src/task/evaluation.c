@@ -14,7 +14,7 @@ static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
 
 static void check(dt_task *t)
 {
-    dt_task_need_data(t, "validation", t->cfg->data_validation);
+    if (!*t->cfg->eval_tasks) dt_task_need_data(t, "validation", t->cfg->data_validation);
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to evaluate");
 }
 

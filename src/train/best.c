@@ -13,7 +13,8 @@ static const char *metric_of(const dt_config *cfg) { return cfg->checkpoint_metr
 
 static bool greater_wins(const dt_config *cfg)
 {
-    static const char *const least[] = {"loss", "perplexity", "entropy", "cost", "kl", "clipped"};
+    static const char *const least[] = {"loss", "perplexity", "entropy",       "cost",
+                                        "kl",   "clipped",    "bits_per_byte", "stderr"};
     const char *word = cfg->checkpoint_greater_is_better;
     bool greater = true;
     if (strcmp(word, "auto") != 0) return !strcmp(word, "true");
@@ -21,13 +22,27 @@ static bool greater_wins(const dt_config *cfg)
     return greater;
 }
 
-/* The metric by its name in validation lines, or without the task's prefix; NULL: no such metric. */
+/* The metric by its name in validation lines, or without the prefix of the task or of benchmarks; NULL: no such
+ * metric. */
 static const dt_shown *find_metric(const dt_run *run)
 {
-    char name[2 * DT_NAME_MAX];
-    const dt_shown *what = dt_sums_find_shown(&run->sums, DT_SHOW_VALIDATION, metric_of(&run->cfg));
-    snprintf(name, sizeof name, "%s/%s", run->task.ops->name, metric_of(&run->cfg));
-    return what ? what : dt_sums_find_shown(&run->sums, DT_SHOW_VALIDATION, name);
+    const char *const prefixes[] = {"", run->task.ops->name, "eval"};
+    const dt_shown *what = NULL;
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0] && !what; i++) {
+        char name[2 * DT_NAME_MAX];
+        snprintf(name, sizeof name, "%s%s%s", prefixes[i], i ? "/" : "", metric_of(&run->cfg));
+        what = dt_sums_find_shown(&run->sums, DT_SHOW_VALIDATION, name);
+    }
+    return what;
+}
+
+/* The part of a validation that has the metric. */
+static int part_of_metric(const dt_run *run)
+{
+    const dt_shown *what = find_metric(run);
+    const bool of_tasks =
+        what && run->evals && what - run->sums.shown[DT_SHOW_VALIDATION] >= dt_evals_first_shown(run->evals);
+    return of_tasks ? VALIDATE_TASKS : VALIDATE_DATA;
 }
 
 bool run_best_same_metric(const dt_config *a, const dt_config *b)
@@ -37,27 +52,33 @@ bool run_best_same_metric(const dt_config *a, const dt_config *b)
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
 
-dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
+/* key: of the interval of validations that have the metric. */
+static dt_err check_intervals(const dt_config *cfg, int64_t total_steps, const char *key, double interval)
 {
     char where[512];
     const int64_t save = dt_interval_steps(cfg->checkpoint_save_steps, total_steps);
-    const int64_t validate = dt_interval_steps(cfg->data_validation_steps, total_steps);
+    const int64_t validate = dt_interval_steps(interval, total_steps);
     if (!cfg->checkpoint_load_best_model_at_end || save == 0 || (validate > 0 && save % validate == 0)) return DT_OK;
     if (save >= total_steps) return DT_OK; /* saves only at the end, where a validation also takes place */
     dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
     DT_CHECK(validate > 0, DT_ERR_USAGE,
-             "%s: load_best_model_at_end needs a validation at every save, but data.validation_steps = 0; set "
-             "data.validation_steps = %" PRId64 " or a divisor of it",
-             where, save);
+             "%s: load_best_model_at_end needs a validation at every save, but %s = 0; set %s = %" PRId64
+             " or a divisor of it",
+             where, key, key, save);
     if (save < validate)
         return dt_fail(DT_ERR_USAGE,
-                       "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
-                       ", found %" PRId64 "; the nearest is %" PRId64,
-                       where, validate, save, validate);
+                       "%s: with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
+                       "; the nearest is %" PRId64,
+                       where, key, validate, save, validate);
     return dt_fail(DT_ERR_USAGE,
-                   "%s: with load_best_model_at_end, expected a multiple of data.validation_steps = %" PRId64
-                   ", found %" PRId64 "; the nearest are %" PRId64 " and %" PRId64,
-                   where, validate, save, save / validate * validate, (save / validate + 1) * validate);
+                   "%s: with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
+                   "; the nearest are %" PRId64 " and %" PRId64,
+                   where, key, validate, save, save / validate * validate, (save / validate + 1) * validate);
+}
+
+dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
+{
+    return check_intervals(cfg, total_steps, "data.validation_steps", cfg->data_validation_steps);
 }
 
 static dt_err check_metric(const dt_run *run)
@@ -78,22 +99,30 @@ dt_err run_best_check(const dt_run *run)
     const dt_config *cfg = &run->cfg;
     const char *section = cfg->checkpoint_load_best_model_at_end ? "checkpoint" : "run";
     const char *key = cfg->checkpoint_load_best_model_at_end ? "load_best_model_at_end" : "early_stopping_patience";
+    const int parts = run_validation_parts(run);
+    const bool wanted = cfg->checkpoint_load_best_model_at_end || cfg->run_early_stopping_patience;
     if (run->total_steps == 0) return DT_OK;
-    if (run->task.n_validation > 0) DT_TRY(check_metric(run)); /* validations are compared even if neither key is set */
-    if (!cfg->checkpoint_load_best_model_at_end && !cfg->run_early_stopping_patience) return DT_OK;
-    DT_CONFIG_CHECK(!cfg->data_validation[0] || run->task.n_validation > 0, cfg, section, key,
-                    "task %s has no validation", cfg->run_task);
-    DT_CONFIG_CHECK(run->task.n_validation > 0, cfg, section, key, "needs data.validation, which is empty");
-    DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || cfg->data_validation_steps > 0, cfg, "run",
-                    "early_stopping_patience", "needs validations during the run; set data.validation_steps");
-    return dt_best_intervals_check(cfg, run->total_steps);
+    /* validations are compared even if neither key is set */
+    if (parts & VALIDATE_DATA || (parts && wanted)) DT_TRY(check_metric(run));
+    if (!wanted) return DT_OK;
+    const bool of_tasks = part_of_metric(run) == VALIDATE_TASKS, has = parts & part_of_metric(run);
+    const double interval = of_tasks ? cfg->eval_steps : cfg->data_validation_steps;
+    const char *steps = of_tasks ? "eval.steps" : "data.validation_steps";
+    DT_CONFIG_CHECK(has || !*cfg->data_validation, cfg, section, key, "task %s has no validation", cfg->run_task);
+    DT_CONFIG_CHECK(has || !parts, cfg, "checkpoint", "metric_for_best_model",
+                    "%s needs data.validation, which is empty; set it to a metric of eval.tasks", metric_of(cfg));
+    DT_CONFIG_CHECK(has, cfg, section, key, "needs data.validation, which is empty");
+    DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || interval > 0, cfg, "run", "early_stopping_patience",
+                    "needs validations during the run; set %s", steps);
+    return check_intervals(cfg, run->total_steps, steps, interval);
 }
 
 /* ---- after a validation ----------------------------------------------------------------------------------------- */
 
 /* A NaN is never the best and never an improvement. */
-void run_best_take(const dt_run *run, progress *p)
+void run_best_take(const dt_run *run, int parts, progress *p)
 {
+    if (!find_metric(run) || !(parts & part_of_metric(run))) return;
     const double x = dt_sums_shown(&run->sums, find_metric(run)),
                  gain = greater_wins(&run->cfg) ? x - p->best_metric : p->best_metric - x;
     const bool first = p->best_step == 0 && !isnan(x), better = p->best_step > 0 && gain > 0;

@@ -62,6 +62,7 @@ static const struct {
     {"vision", "train", CHANGE_OF_SET},
     {"vision", "projector_dropout", CHANGE_REPORTED},
     {"vision", NULL, CHANGE_IGNORED}, /* compared as a model, below */
+    {"eval", NULL, CHANGE_IGNORED},
     {"checkpoint", "metric_for_best_model", CHANGE_REPORTED},
     {"checkpoint", "greater_is_better", CHANGE_REPORTED},
     {"checkpoint", NULL, CHANGE_IGNORED},

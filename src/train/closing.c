@@ -22,6 +22,7 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
     const bool eval = !run_trains(run);
     const bool on_chats = run->task.train && *dt_loader_info(run->task.train)->chat_template;
     char took[24];
+    dt_evals_say(run->evals);
     if (eval)
         DT_INFO("done: evaluated in %s", dt_format_duration(dt_now_s() - run->start_s, took));
     else if (to->step > from->step)

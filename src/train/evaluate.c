@@ -5,6 +5,7 @@
  * so that all stop at the same micro-step. A partial validation has no result. */
 #include "run.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static const double VOTE_EVERY_S = 0.5;
@@ -43,14 +44,21 @@ static dt_err leave(validation_end *end)
     return DT_OK;
 }
 
-static dt_err sum_all(dt_run *run, validation_end *end)
+int run_validation_parts(const dt_run *run)
+{
+    return (run->task.n_validation > 0 ? VALIDATE_DATA : 0) | (run->evals ? VALIDATE_TASKS : 0);
+}
+
+static dt_err sum_all(dt_run *run, int parts, validation_end *end)
 {
     pace p = {.interval = 1, .since_s = dt_now_s()};
-    *end = (validation_end){.n = run->task.n_validation};
+    const int64_t n_data = parts & VALIDATE_DATA ? run->task.n_validation : 0;
+    *end = (validation_end){.n = n_data + (parts & VALIDATE_TASKS ? dt_evals_n_micro(run->evals) : 0)};
     while (end->n_done < end->n) {
         DT_TRY(vote_on_stop(run, &p, end->n_done, &end->stop));
         if (end->stop) return DT_OK;
-        const dt_err err = run->task.ops->evaluate(&run->task, end->n_done);
+        const dt_err err = end->n_done < n_data ? run->task.ops->evaluate(&run->task, end->n_done)
+                                                : dt_evals_micro(run->evals, &run->task, end->n_done - n_data);
         if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave(end);
         DT_TRY(err);
         end->n_done++;
@@ -58,13 +66,18 @@ static dt_err sum_all(dt_run *run, validation_end *end)
     return DT_OK;
 }
 
-static dt_err report(dt_run *run, int64_t step, double begin_s)
+/* The first metric is the loss; NaN without the part VALIDATE_DATA. Metrics of benchmarks are the last ones. */
+static dt_err report(dt_run *run, int64_t step, int parts, double begin_s)
 {
     const dt_sums *s = &run->sums;
+    const int n_shown = s->n_shown[DT_SHOW_VALIDATION],
+              n_data = run->evals ? dt_evals_first_shown(run->evals) : n_shown;
     int n = 0;
-    for (; n < s->n_shown[DT_SHOW_VALIDATION]; n++) {
-        const dt_shown *what = &s->shown[DT_SHOW_VALIDATION][n];
-        run->shown[n] = (dt_metric){what->name, dt_sums_shown(s, what)};
+    if (!(parts & VALIDATE_DATA)) run->shown[n++] = (dt_metric){"validation_loss", NAN};
+    for (int i = 0; i < n_shown; i++) {
+        const dt_shown *what = &s->shown[DT_SHOW_VALIDATION][i];
+        if (parts & (i < n_data ? VALIDATE_DATA : VALIDATE_TASKS))
+            run->shown[n++] = (dt_metric){what->name, dt_sums_shown(s, what)};
     }
     dt_phase_enter(&run->phase, "report", "validation");
     DT_TRY(dt_fault("validate.report"));
@@ -99,24 +112,25 @@ static void say_result(const dt_sums *s, const dt_shown *loss)
         DT_INFO("validation loss %.9g", dt_unsigned_nan(dt_sums_shown(s, loss)));
 }
 
-dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
+dt_err run_validate(dt_run *run, int64_t step, int parts, validation_end *end)
 {
     dt_sums *s = &run->sums;
     dt_vote vote = {0};
     const double begin_s = dt_now_s();
     dt_sums_clear(s);
-    DT_TRY(sum_all(run, end));
+    DT_TRY(sum_all(run, parts, end));
     if (end->stop) return DT_OK;
     dt_phase_enter(&run->phase, "agree", "validation");
     DT_TRY(dt_sums_vote(s, run->comm, &vote));
     const dt_shown *loss = &s->shown[DT_SHOW_VALIDATION][0];
-    if (loss->bottom >= 0 && dt_sums_value(s, loss->bottom) <= 0)
+    if (parts & VALIDATE_DATA && loss->bottom >= 0 && dt_sums_value(s, loss->bottom) <= 0)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: expected target tokens, found none"));
 
     const bool alone = !run_trains(run);
-    if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the only result must be visible */
+    if (alone && parts & VALIDATE_DATA &&
+        !strstr(run->cfg.log_report_to, "stdout")) /* the only result must be visible */
         say_result(s, loss);
-    DT_TRY(report(run, step, begin_s));
+    DT_TRY(report(run, step, parts, begin_s));
     if (!s->nonfinite || !alone) return DT_OK;
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE, "the validation loss is not finite"));
 }
@@ -124,7 +138,7 @@ dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
 dt_err run_evaluate(dt_run *run, int64_t step)
 {
     validation_end end;
-    DT_TRY(run_validate(run, step, &end));
+    DT_TRY(run_validate(run, step, run_validation_parts(run), &end));
     if (!end.stop) return DT_OK;
     const bool limit = end.stop == STOP_TIME_LIMIT; /* known since the start */
     return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,

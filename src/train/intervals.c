@@ -15,6 +15,7 @@ dt_err dt_intervals_check(const dt_config *cfg)
         const char *section, *key;
         double value;
     } intervals[] = {{"data", "validation_steps", cfg->data_validation_steps},
+                     {"eval", "steps", cfg->eval_steps},
                      {"checkpoint", "save_steps", cfg->checkpoint_save_steps},
                      {"log", "logging_steps", cfg->log_logging_steps}};
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++)

@@ -18,7 +18,7 @@ typedef struct interval {
 } interval;
 
 typedef struct cadence {
-    int64_t log, validate, save;
+    int64_t log, validate, evaluate, save;
 } cadence;
 
 static double host_memory_peak(void)
@@ -467,11 +467,19 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
 
 /* ---- between supersteps ------------------------------------------------------------------------------------------ */
 
+/* The parts of a validation that are due after this step. */
+static int due_parts(const dt_run *run, const progress *p, const cadence *every)
+{
+    const bool last = p->step == run->total_steps;
+    return run_validation_parts(run) & ((due(every->validate, p->step) || last ? VALIDATE_DATA : 0) |
+                                        (due(every->evaluate, p->step) || last ? VALIDATE_TASKS : 0));
+}
+
 /* An interrupted validation stays due. */
-static dt_err validate(dt_run *run, progress *p, int *stop)
+static dt_err validate(dt_run *run, progress *p, int parts, int *stop)
 {
     validation_end end;
-    DT_TRY(run_validate(run, p->step, &end));
+    DT_TRY(run_validate(run, p->step, parts, &end));
     p->validation_due = end.stop != STOP_NO;
     *stop = end.stop;
     if (end.stop)
@@ -479,7 +487,7 @@ static dt_err validate(dt_run *run, progress *p, int *stop)
                 " micro-batches per rank, and will be repeated",
                 p->step, end.n_done, end.n);
     else
-        run_best_take(run, p);
+        run_best_take(run, parts, p);
     return DT_OK;
 }
 
@@ -500,10 +508,11 @@ static dt_err after_step(dt_run *run, progress *p, const cadence *every, int *st
 {
     const bool last = p->step == run->total_steps;
     DT_TRY(run_save_go_on(run, p));
-    const bool validate_now = run->task.n_validation > 0 && (due(every->validate, p->step) || last);
+    const int parts = due_parts(run, p, every);
+    const bool validate_now = parts != 0;
     p->validation_due = validate_now;
     if (last && !validate_now && !work_follows(run)) *stop = STOP_NO; /* the run is complete: nothing is left to stop */
-    if (validate_now && !*stop) DT_TRY(validate(run, p, stop));
+    if (validate_now && !*stop) DT_TRY(validate(run, p, parts, stop));
     const bool done = ends(run, p), save = done || due(every->save, p->step) || run_best_is_new(run, p);
     const bool saves = save && p->saved_step != p->step;
     if (saves) DT_TRY(run_save(run, p, done || *stop));
@@ -517,11 +526,12 @@ static dt_err check_time_left(dt_run *run, const progress *p)
 }
 
 /* Run the validation that the previous run postponed. If it does not fit even at the start of a run, it never will. */
-static dt_err validate_first(dt_run *run, progress *p, int *stop)
+static dt_err validate_first(dt_run *run, progress *p, const cadence *every, int *stop)
 {
+    const int parts = due_parts(run, p, every);
     if (!p->validation_due) return check_time_left(run, p);
     DT_INFO("the run starts with the validation of step %" PRId64 ", which was due when the run stopped", p->step);
-    DT_TRY(validate(run, p, stop));
+    DT_TRY(validate(run, p, parts ? parts : run_validation_parts(run), stop)); /* 0: the intervals have changed */
     if (*stop == STOP_TIME_LIMIT)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_USAGE,
                                                 "the validation of step %" PRId64
@@ -575,6 +585,7 @@ static dt_err take_steps(dt_run *run, progress *p)
     interval in = {0};
     const cadence every = {.log = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                            .validate = dt_interval_steps(run->cfg.data_validation_steps, run->total_steps),
+                           .evaluate = dt_interval_steps(run->cfg.eval_steps, run->total_steps),
                            .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
     const int64_t first = p->first_step = p->step;
     int stop = STOP_NO;
@@ -587,7 +598,7 @@ static dt_err take_steps(dt_run *run, progress *p)
                 " is already done; to train on, raise run.max_steps or run.epochs; to start anew, set another "
                 "run.output_dir",
                 p->step, run->total_steps);
-    DT_TRY(validate_first(run, p, &stop));
+    DT_TRY(validate_first(run, p, &every, &stop));
     run_watch_next(run, p, false);
     while (!stop && !ends(run, p)) {
         const int64_t before = p->step;

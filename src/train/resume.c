@@ -314,7 +314,7 @@ dt_err run_choose_checkpoint(dt_run *run)
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
 {
     dt_config before = {0};
-    p->validation_due = meta->validation_due && run->task.n_validation > 0;
+    p->validation_due = meta->validation_due && run_validation_parts(run);
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
     if (dt_config_read_recorded(&before, path, meta->config) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;

@@ -254,7 +254,7 @@ dt_err run_finish_leaving(const char *output_dir); /* completes what a kill inte
 /* validates the combination of keys; local, the same on all ranks */
 dt_err run_best_check(const dt_run *run);
 bool run_best_same_metric(const dt_config *a, const dt_config *b);
-void run_best_take(const dt_run *run, progress *p); /* right after the validation */
+void run_best_take(const dt_run *run, int parts, progress *p); /* right after the validation of these parts */
 /* the best validation is of this step, and its checkpoint is to be kept */
 bool run_best_is_new(const dt_run *run, const progress *p);
 bool run_best_gives_up(const dt_run *run, const progress *p);        /* early stopping */
@@ -321,13 +321,16 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_open_sums(dt_run *run); /* checks that task and loop declare the same metrics on all ranks */
 dt_err run_loop(dt_run *run, progress *p);
+/** Parts of a validation: the loss on data.validation, and the benchmarks of eval.tasks. */
+enum { VALIDATE_DATA = 1, VALIDATE_TASKS = 2 };
+int run_validation_parts(const dt_run *run); /* those that the run has; local */
 /** stop: STOP_NO, or the reason for which all ranks ended the validation early, without a result. n_done of n
  *  micro-steps were done. Without a stop, run->sums has the result until the next step. */
 typedef struct validation_end {
     int stop;
     int64_t n_done, n;
 } validation_end;
-dt_err run_validate(dt_run *run, int64_t step, validation_end *end);
+dt_err run_validate(dt_run *run, int64_t step, int parts, validation_end *end);
 dt_err run_evaluate(dt_run *run, int64_t step); /* for a task without steps */
 
 #endif

@@ -589,6 +589,7 @@ void run_open_task(dt_run *run)
     t->tokenizer = run_tokenizer(run);
     t->generation = &run->pretrained.generation;
     dt_task_open(t);
+    run->evals = dt_evals_open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;
     for (int i = 0; i < t->n_auxiliary; i++) run->trained[run->n_trained++] = &t->auxiliary[i];

@@ -152,4 +152,17 @@ dt_err dt_path_expand(const char *path, const char *head, char **out);
  *  DT_ERR_MEMORY. */
 dt_err dt_config_split(const char *text, char ***items, int *n_items);
 
+/* ---- other INI files --------------------------------------------------------------------------------------------- */
+
+typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
+/** Pass each "name = value" of an INI text to the handler, in order. Errors in a line, or from the handler, are added
+ *  to mistakes, and reading continues.
+ *
+ *  any_section  false: sections are those of the table of keys. The keys of another section are skipped, and the
+ *               handler receives its name with name NULL
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_ini_read(const char *file_name, const char *text, bool any_section, dt_ini_handler handler, void *self,
+                   dt_mistakes *mistakes);
+
 #endif

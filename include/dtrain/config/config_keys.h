@@ -10,6 +10,7 @@
 #ifndef DTRAIN_CONFIG_KEYS_H
 #define DTRAIN_CONFIG_KEYS_H
 
+#include "dtrain/config/eval_keys.h"
 #include "dtrain/config/model_types.h"
 #include "dtrain/config/task_keys.h"
 
@@ -37,7 +38,8 @@
          "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
          "answers that are good or bad; distill: train a student on a teacher's probabilities; " \
          "ppo: align it with rewards for its own completions; grpo: as ppo, without a critic, by comparing " \
-         "completions of a prompt; eval: measure the loss on data.validation") \
+         "completions of a prompt; eval: measure the loss on data.validation, " \
+         "or results of the benchmarks of eval.tasks") \
     TEXT(run, output_dir, "", \
          "directory for the output of the run: config.ini, metrics.jsonl, checkpoints/, TensorBoard events. " \
          "Required for every task except eval") \
@@ -398,6 +400,7 @@
          "directory") \
     ENUM(checkpoint, export_dtype, "auto", "auto|fp32|bf16|fp16", \
          "data type of the exported weights; auto: precision.dtype") \
+    DT_EVAL_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     DT_TASK_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     TEXT(rec, catalogue, "", \
          "items of a recommender, in MiniOneRec's info format: lines of SID, tab, title, tab, item id. A SID is a " \

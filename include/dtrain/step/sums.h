@@ -28,7 +28,7 @@ typedef enum dt_sum_kind {
 #define DT_LOSS_UNIT 0x1p-28
 #define DT_LOSS_HIGH 0x1p4
 
-enum { DT_SUM_NAME = 48 };
+enum { DT_SUM_NAME = 96 };
 /** A declared sum. */
 typedef struct dt_sum {
     char name[DT_SUM_NAME];

@@ -6,6 +6,7 @@
 #include "dtrain/checkpoint/checkpoint.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/data.h"
+#include "dtrain/eval/eval.h"
 #include "dtrain/pretrained/pretrained.h"
 #include "dtrain/process/process.h"
 #include "dtrain/report/report.h"
@@ -125,6 +126,7 @@ typedef struct dt_run {
     dt_trained *trained[DT_MAX_TRAINED]; /* main, and the task's auxiliary models */
     int n_trained;
     dt_task task;     /* task.ops set by the caller, or NULL: the task that run.task names */
+    dt_evals *evals;  /* a part of task; NULL: no benchmarks */
     dt_sums sums;     /* the task's sums, then the loop's */
     dt_metric *shown; /* space for all metrics of a record */
     dt_loop_sums counted;
