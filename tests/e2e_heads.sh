@@ -45,6 +45,11 @@ expect "sentence-transformers' files" sh -c 'cd "$1/hf" && ls modules.json 1_Poo
 ends "on two ranks of a sequence" 0 train 2 cp model.path=tests/data/embed/start mesh.cp=2 batch.micro_batch_size=2
 train 1 cp1 model.path=tests/data/embed/start batch.micro_batch_size=2
 expect "the same losses" close_losses cp1 cp 1e-4
+ends "adapters of embeddings" 0 train 2 lora-embed model.path=tests/data/embed/start lora.r=2 batch.micro_batch_size=1 lora.dropout=0.1 data.validation="$tmp/texts.h5"
+expect "with the names of a model without a head" grep -q '"layers.0.self_attn.q_proj"' "$tmp/lora-embed/adapter/adapter_config.json"
+ends "are read again" 0 run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path=tests/data/embed/start lora.path="$tmp/lora-embed/adapter" data.train= \
+    data.validation="$tmp/texts.h5" log.report_to=stdout
+expect_text "and give the same" "validation_ndcg@10 $(number lora-embed embed/validation_ndcg@10 | tail -1 | cut -c1-6)"
 ends "a wrong length" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=17
 expect_text "is refused by key" 'matryoshka_dims: expected lengths from 1 to hidden_size = 16, found 17'
 
@@ -79,6 +84,10 @@ for words in single tokens; do
     train 1 "tp1-$words" "${wide[@]}"
     expect "the same losses" close_losses "tp1-$words" "tp-$words" 1e-4
 done
+ends "the export is evaluated" 0 run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/labels/hf" data.train= data.validation="$tmp/single.h5" log.report_to=stdout
+expect_text "with the same F1 on other ranks" "validation_f1_macro $(number labels classify/validation_f1_macro | tail -1 | cut -c1-6)"
+ends "and the best by F1 is kept" 0 train 1 best run.max_steps=8 data.validation="$tmp/single.h5" data.validation_steps=2 checkpoint.save_steps=2 \
+    checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=validation_f1_macro
 ends "texts are labelled" 0 run 2 ./dtrain-generate --score "$tmp/labels/hf" --answers tests/data/classify/single.jsonl
 is "a line each" "$(grep -cE '^(neg|neutral|pos)$' "$out")" 23
 sed 's/"label": "pos"/"label": "other"/' tests/data/classify/single.jsonl >"$tmp/other.jsonl"

@@ -360,7 +360,7 @@ dt_dataset_kind dt_data_kind(const char *files)
 }
 
 typedef struct records_visit {
-    dt_record_fn *visit;
+    dt_sample_record_fn *visit;
     void *arg;
 } records_visit;
 
@@ -378,7 +378,7 @@ static dt_err visit_records(void *arg, dt_dataset *d)
     return err;
 }
 
-dt_err dt_data_records(const char *files, dt_record_fn *visit, void *arg)
+dt_err dt_data_records(const char *files, dt_sample_record_fn *visit, void *arg)
 {
     return visit_files(files, visit_records, &(records_visit){visit, arg});
 }
