@@ -240,7 +240,7 @@ ends "a language model is no judge: exit code" 65 train 1 refused batch.micro_ba
 expect_text "the missing tensor is named" 'tensor .score.weight. is missing: this is not a reward model'
 ends_saying "a judge that is not there: exit code" 65 'helpful_path: .*nowhere' train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
-expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model, which does not predict tokens'
+expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model or a classifier, which does not predict tokens'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28
 expect_text "nor with an embedding that could be its head" 'tensor .score.weight.: this model has no such tensor: this is a reward model'
 sed 's/258/259/' "$fixture/judge/config.json" >"$tmp/.config"

@@ -115,7 +115,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/agent.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/classify.ini | input/embed.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/agent.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done
@@ -188,6 +188,12 @@ done
 ./dtrain-data --kind unpaired -o "$tmp/answers.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/kto.ini model.path="$tmp/ini" run.output_dir="$tmp/kto" data.train="$tmp/answers.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/kto.ini" 0
+for name in classify embed; do
+    kind=labels records=classify/single; [ $name = classify ] || kind=texts records=embed/texts
+    ./dtrain-data --kind $kind -o "$tmp/$name.h5" tests/data/$records.jsonl >"$tmp/.data" 2>&1
+    ends "input/$name.ini" 0 run 1 ./dtrain input/$name.ini model.path="$tmp/ini" run.output_dir="$tmp/$name" data.train="$tmp/$name.h5" data.seq_len=32 \
+        run.epochs=1 batch.train_batch_size=6 batch.micro_batch_size=2
+done
 run 1 ./dtrain input/distill.ini model.path="$tmp/ini" run.output_dir="$tmp/distill" data.train="$tmp/sft.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
     distill.teacher_path="$tmp/sft"
 expect_exit "input/distill.ini" 0

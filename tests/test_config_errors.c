@@ -24,12 +24,15 @@ static const struct {
     {"[optimizer]\nlr = 1e-3 x\n", NULL, "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '1e-3 x'"},
     {"[data]\nshuffle = maybe\n", NULL, "input.ini:2: [data] shuffle: expected true or false, found 'maybe'"},
     {"[run]\ntask = train\n", NULL,
-     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, eval, found 'train'"},
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, classify, embed, eval, "
+     "found 'train'"},
     {"[run]\ntask = pretrain|sft\n", NULL,
-     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, eval, found "
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, classify, embed, eval, "
+     "found "
      "'pretrain|sft'"},
     {"[run]\ntask =\n", NULL,
-     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, eval, found ''"},
+     "input.ini:2: [run] task: expected one of pretrain, sft, rm, dpo, kto, distill, ppo, grpo, classify, embed, eval, "
+     "found ''"},
     {"[batch]\nmicro_batchsize = 4\n", NULL,
      "input.ini:2: [batch] micro_batchsize: unknown key; the nearest is micro_batch_size"},
     {"[batch]\nseq_len = 4\n", NULL, "input.ini:2: [batch] seq_len: unknown key; seq_len belongs to [data]"},

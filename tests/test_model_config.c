@@ -464,12 +464,13 @@ TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
     {                                                                                                                  \
         offsetof(dt_model_config, member), sizeof(((dt_model_config *)NULL)->member)                                   \
     }
-static const size_t SEPARATE[][2] = {
-    RANGE(family), RANGE(act), RANGE(rope_type), RANGE(layers), RANGE(rope_short), RANGE(rope_long), RANGE(vision),
-    RANGE(json), RANGE(initializer_range), RANGE(layer_scale), RANGE(router_z_loss_coef), RANGE(bos_token_id),
-    RANGE(pad_token_id), RANGE(eos_token_id), RANGE(n_eos),
-    /* of the family, or of another field */
-    RANGE(learned_positions), RANGE(linear_grouped), RANGE(rope_axes), RANGE(q_compressed), RANGE(q_plain)};
+static const size_t SEPARATE[][2] = {RANGE(family), RANGE(act), RANGE(rope_type), RANGE(layers), RANGE(rope_short),
+                                     RANGE(rope_long), RANGE(vision), RANGE(json), RANGE(initializer_range),
+                                     RANGE(layer_scale), RANGE(router_z_loss_coef), RANGE(bos_token_id),
+                                     RANGE(pad_token_id), RANGE(eos_token_id), RANGE(n_eos),
+                                     /* of the family, or of another field */
+                                     RANGE(learned_positions), RANGE(score_bias), RANGE(headless),
+                                     RANGE(linear_grouped), RANGE(rope_axes), RANGE(q_compressed), RANGE(q_plain)};
 
 static bool is_compared(size_t i)
 {

@@ -23,6 +23,14 @@ void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX])
     if (!at) snprintf(out, DT_PEFT_NAME_MAX, "%s", name);
 }
 
+const char *dt_peft_headless(const char *name)
+{
+    static const char *const models[] = {"model.", "transformer."};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        if (strncmp(name, models[i], strlen(models[i])) == 0) return name + strlen(models[i]);
+    return name;
+}
+
 void dt_peft_tensor_name(const dt_tensor *t, char out[DT_PEFT_NAME_MAX])
 {
     char name[DT_NAME_MAX];
@@ -75,19 +83,27 @@ static json_t *patterns(const dt_module_value *values, int n, const dt_model_con
 
 /* Names are written as given. Patterns and defaults are written as whole paths, which every program interprets alike.
  * In a vision-language model names may also match layers of parts without adapters. */
-static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
+static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units, bool headless)
 {
     dt_adapted at = {0};
     if (l->target_modules.n > 0 && !mc->vision) return list(l->target_modules.list, l->target_modules.n);
     json_t *all = json_array();
     while (dt_adapted_next(&at, units, n_units))
-        if (!at.of_parameter) json_array_append_new(all, json_string(at.path));
+        if (!at.of_parameter) json_array_append_new(all, json_string(headless ? dt_peft_headless(at.path) : at.path));
     return all;
 }
 
 static bool is_scalar(const dt_unit *units, int n_units)
 {
     return dt_units_find(units, n_units, DT_UNIT_SCALAR_HEAD) >= 0;
+}
+
+static int count_scores(const dt_unit *units, int n_units)
+{
+    const dt_unit *head = &units[dt_units_find(units, n_units, DT_UNIT_SCALAR_HEAD)];
+    int n = 0;
+    for (int i = 0; i < head->n_tensors; i++) n += strncmp(head->tensors[i].name, "score.", 6) == 0;
+    return n;
 }
 
 /* more: an additional module, which may already be listed; NULL: none. */
@@ -125,16 +141,21 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
                     char **text)
 {
     const bool scalar = is_scalar(units, n_units);
-    const char *more = scalar ? "score" : lora_saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
-    json_t *root =
-        json_pack("{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA",
-                  "task_type", scalar ? "SEQ_CLS" : "CAUSAL_LM", "inference_mode", 1, "fan_in_fan_out", mc->conv1d,
-                  "use_rslora", l->use_rslora, "r", (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout",
-                  json_real(l->dropout), "base_model_name_or_path", base ? json_string(base) : json_null(),
-                  "init_lora_weights", l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(),
-                  "target_modules", targets(l, mc, units, n_units), "modules_to_save", saved(l, more), "rank_pattern",
-                  patterns(l->rank_pattern, l->n_rank_pattern, mc, units, n_units), "target_parameters", parameters(l),
-                  "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern, mc, units, n_units));
+    const int n_scores = scalar ? count_scores(units, n_units) : 0; /* with a bias if labels are those of words */
+    const char *more = n_scores ? "score" : lora_saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA", "task_type",
+        n_scores > 1 ? "TOKEN_CLS"
+        : n_scores   ? "SEQ_CLS"
+        : scalar     ? "FEATURE_EXTRACTION"
+                     : "CAUSAL_LM",
+        "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora", l->use_rslora, "r", (json_int_t)l->r,
+        "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout), "base_model_name_or_path",
+        base ? json_string(base) : json_null(), "init_lora_weights",
+        l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(), "target_modules",
+        targets(l, mc, units, n_units, scalar && !n_scores), "modules_to_save", saved(l, more), "rank_pattern",
+        patterns(l->rank_pattern, l->n_rank_pattern, mc, units, n_units), "target_parameters", parameters(l),
+        "alpha_pattern", patterns(l->alpha_pattern, l->n_alpha_pattern, mc, units, n_units));
     if (root) set_unused(root);
     char *bare = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);

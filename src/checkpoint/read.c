@@ -317,11 +317,17 @@ static bool has_link(hid_t file, const char *name)
     }
 }
 
-dt_err dt_checkpoint_is_scored(const char *path, bool *is)
+dt_err dt_checkpoint_n_labels(const char *path, int64_t *n)
 {
+    static const char name[] = "/model/" DT_STORED_SCORE;
     hid_t file;
-    const dt_err err = open_locked(path, &file);
-    *is = err == DT_OK && has_link(file, "/model/" DT_STORED_SCORE);
+    dt_h5_array a;
+    dt_err err = open_locked(path, &file);
+    *n = 0;
+    const hid_t dset = err == DT_OK && has_link(file, name) ? H5Dopen2(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    if (dset >= 0) err = dt_h5_inspect(dset, path, name, &a);
+    if (dset >= 0 && err == DT_OK) *n = (int64_t)a.shape[0];
+    if (dset >= 0) H5Dclose(dset);
     close_locked(file);
     return err;
 }

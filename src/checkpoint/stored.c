@@ -140,7 +140,7 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
     if (s->of->new_adapters && s->tensor->adapter_scale != 0) return true;
     if (s->of->parts && s->of->parts->new_projector && dt_stored_section_of(s->tensor->name) == DT_STORED_PROJECTOR)
         return true;
-    return s->of->new_score && strcmp(s->tensor->name, DT_STORED_SCORE) == 0;
+    return s->of->new_score && dt_stored_is_score(s->tensor->name);
 }
 
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
@@ -156,8 +156,8 @@ const char *dt_stored_head_hint(const char *name, bool has_score)
 {
     const bool score = strcmp(name, DT_STORED_SCORE) == 0,
                head = strcmp(dt_stored_of_language(name), DT_STORED_HEAD) == 0;
-    if (has_score && (score || head)) return ": this is a reward model, which does not predict tokens";
-    return score ? ": this is not a reward model; train one with task = rm" : "";
+    if (has_score && (score || head)) return ": this is a reward model or a classifier, which does not predict tokens";
+    return score ? ": this is not a reward model or a classifier; train one with task = rm or classify" : "";
 }
 
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)

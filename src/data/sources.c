@@ -302,36 +302,85 @@ dt_err dt_sources_open(dt_sources *s, const dt_loader_options *opt)
     return err;
 }
 
-static bool shows_images(const char *path)
-{
-    dt_dataset *d;
-    if (dt_dataset_open(&d, path) != DT_OK) return dt_error_clear(), false;
-    const bool shows = d->info.has_images;
-    dt_dataset_close(d);
-    return shows;
-}
+typedef dt_err visit_dataset(void *arg, dt_dataset *d);
 
-static bool any_shows_images(char *item)
+static dt_err visit_item(char *item, visit_dataset *visit, void *arg)
 {
     char **paths = NULL;
     int n = 0;
     double weight;
-    bool any = false;
-    if (split_weight(item, "", &weight) != DT_OK || dt_glob(item, &paths, &n) != DT_OK) dt_error_clear();
-    for (int i = 0; i < n && !any; i++) any = shows_images(paths[i]);
+    dt_err err = split_weight(item, "", &weight);
+    if (err == DT_OK) err = dt_glob(item, &paths, &n);
+    for (int i = 0; i < n && err == DT_OK; i++) {
+        dt_dataset *d;
+        if (is_named_already(paths, i)) continue;
+        err = dt_dataset_open(&d, paths[i]);
+        if (err == DT_OK) err = visit(arg, d);
+        dt_dataset_close(d);
+    }
     dt_list_free(paths, n);
-    return any;
+    return err;
+}
+
+/* Call visit for each file of a list, until it returns an error. */
+static dt_err visit_files(const char *files, visit_dataset *visit, void *arg)
+{
+    char **items = NULL;
+    int n = 0;
+    dt_err err = dt_config_split(files, &items, &n);
+    for (int i = 0; i < n && err == DT_OK; i++) err = visit_item(items[i], visit, arg);
+    dt_list_free(items, n);
+    return err;
+}
+
+static dt_err note_images(void *shows, dt_dataset *d)
+{
+    *(bool *)shows |= d->info.has_images;
+    return DT_OK;
 }
 
 bool dt_data_show_images(const char *files)
 {
-    char **items = NULL;
-    int n = 0;
-    bool any = false;
-    if (dt_config_split(files, &items, &n) != DT_OK) dt_error_clear();
-    for (int i = 0; i < n && !any; i++) any = any_shows_images(items[i]);
-    dt_list_free(items, n);
-    return any;
+    bool shows = false;
+    if (visit_files(files, note_images, &shows) != DT_OK) dt_error_clear();
+    return shows;
+}
+
+static dt_err note_kind(void *kind, dt_dataset *d)
+{
+    if (*(dt_dataset_kind *)kind == DT_N_DATASET_KINDS) *(dt_dataset_kind *)kind = d->info.kind;
+    return DT_OK;
+}
+
+dt_dataset_kind dt_data_kind(const char *files)
+{
+    dt_dataset_kind kind = DT_N_DATASET_KINDS;
+    if (visit_files(files, note_kind, &kind) != DT_OK) dt_error_clear();
+    return kind;
+}
+
+typedef struct records_visit {
+    dt_sample_record_fn *visit;
+    void *arg;
+} records_visit;
+
+static dt_err visit_records(void *arg, dt_dataset *d)
+{
+    const records_visit *v = arg;
+    dt_err err = DT_OK;
+    for (int64_t i = 0; i < d->info.n_documents && d->info.has_records && err == DT_OK; i++) {
+        char *text;
+        DT_TRY(dt_dataset_read_record(d, i, &text));
+        err = v->visit(v->arg, text);
+        free(text);
+        err = dt_error_prefix(err, "%s: sample %" PRId64 ": ", d->path, i);
+    }
+    return err;
+}
+
+dt_err dt_data_records(const char *files, dt_sample_record_fn *visit, void *arg)
+{
+    return visit_files(files, visit_records, &(records_visit){visit, arg});
 }
 
 void dt_sources_close(dt_sources *s)

@@ -64,7 +64,7 @@ static void widen_model(const dt_evals *e, dt_model_options *o)
 static dt_err open_all(dt_evals *e, dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    DT_CONFIG_CHECK(t->ops->n_labels == 0, cfg, "eval", "tasks",
+    DT_CONFIG_CHECK(t->n_labels == 0, cfg, "eval", "tasks",
                     "benchmarks score texts by their log-probabilities, but the model of task %s has no vocabulary",
                     t->ops->name);
     DT_CONFIG_CHECK(!cfg->eval_log_samples || *cfg->run_output_dir, cfg, "eval", "log_samples",

@@ -199,6 +199,19 @@ static dt_err end_text(dt_ids *p, const dt_prompt_reader *r)
     return eos < 0 || (p->n > 0 && p->id[p->n - 1] == eos) ? DT_OK : append_id(p, eos);
 }
 
+/* A text for a classifier or an embedding, or two: the ids that the tokenizer gives them. */
+static dt_err encode_texts(dt_prompt *p, const json_t *record, dt_prompt_reader *r)
+{
+    static const char *const keys[] = {"text", "text_a", "text_b"};
+    DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; choose one with --tokenizer");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *text = json_object_get(record, keys[i]);
+        const dt_span span = {.text = json_string_value(text), .nbytes = json_string_length(text)};
+        if (json_is_string(text)) DT_TRY(dt_encode(r->encoder, &span, 1, DT_ENCODE_WRAP, &p->ids, NULL));
+    }
+    return DT_OK;
+}
+
 static dt_err from_answer(dt_prompt *p, const location *at, const json_t *record, dt_prompt_reader *r)
 {
     const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages"),
@@ -212,6 +225,9 @@ static dt_err from_answer(dt_prompt *p, const location *at, const json_t *record
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(ids) && !prompt) return take_ids(&p->ids, at, ids);
     if (json_is_array(prompt) && answer) return encode_conversation(p, at, prompt, answer, r);
+    if (!prompt &&
+        (json_is_string(json_object_get(record, "text")) || json_is_string(json_object_get(record, "text_a"))))
+        return encode_texts(p, record, r);
     DT_TRY(encode_answer(&p->ids, at, prompt, answer, r));
     return end_text(&p->ids, r);
 }

@@ -176,7 +176,7 @@ static dt_err describe_model(app *a, dt_model_part part)
     const options *o = &a->opt;
     a->frozen.adapter = o->adapter;
     a->frozen.model_part = part;
-    return dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? 1 : 0);
+    return dt_frozen_model_describe(&a->frozen, o->answers ? o->score : o->model, o->answers ? DT_LABELS_OF_SCORE : 0);
 }
 
 static dt_err find_model(app *a)
@@ -456,6 +456,7 @@ static dt_err run_all(app *a, dt_err parsed)
     TOGETHER(a, a->comm.rank == 0 ? generate_begin_output(a) : DT_OK);
     DT_TRY(find_model(a));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
+    if (o->answers) TOGETHER(a, generate_describe_head(a));
     if (o->score && !o->answers) TOGETHER(a, generate_describe_judge(a));
     TOGETHER(a,
              generate_take_defaults(&a->opt, &a->frozen.from.generation, a->frozen.mc.vocab_size, a->comm.rank == 0));
@@ -510,6 +511,8 @@ static void close_all(void *self)
     free(a->seqs);
     free(a->text);
     free(a->reward);
+    free(a->values);
+    json_decref(a->head.config);
     generate_free_images(a);
     dt_trie_close(a->trie);
     dt_catalogue_close(a->catalogue);

@@ -117,6 +117,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     bool parted = false, cut = false;
     const dt_record_kind *kind = dt_record_kind_of(s->kind);
     const bool turns = recipe->turn_budgets && r->is_chat && kind->mask && recipe->max_length > 0;
+    if (t->units) return dt_encode_units(recipe, e, t, p, s);
     if (turns)
         DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
     else if (t->apart)

@@ -62,4 +62,7 @@ dt_err dt_count_cells(const dt_recipe *recipe, const dt_chunk *p, const dt_sampl
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
                        bool *cut);
 
+/** Encode the units of a record, and mark the first token of each (encode_units.c). */
+dt_err dt_encode_units(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_chunk *p, dt_sample *s);
+
 #endif

@@ -40,13 +40,16 @@ typedef enum dt_form {
     DT_FORM_PKU,
     DT_FORM_RANKING,
     DT_FORM_PROMPT,
-    DT_FORM_REC
+    DT_FORM_REC,
+    DT_FORM_LABELS,
+    DT_FORM_TEXTS
 } dt_form;
 
 typedef struct dt_text_side {
     dt_pieces pieces;
     const dt_wrap *wrap; /* NULL: no prefix */
     bool apart;          /* each piece is encoded separately */
+    bool units;          /* each target begins a unit (encode_units.c); apart: units are words */
     bool eos;            /* append the end of text */
     bool eos_target;
 } dt_text_side;

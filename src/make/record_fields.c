@@ -18,7 +18,10 @@ static const char *const read_by_form[] = {
     [DT_FORM_PKU] = " prompt response_0 response_1 better_response_id safer_response_id is_response_0_safe "
                     "is_response_1_safe margin system system_prompt history ",
     [DT_FORM_RANKING] = " responses answers ranks scores margin system system_prompt ",
-    [DT_FORM_REC] = " "};
+    [DT_FORM_REC] = " ",
+    [DT_FORM_LABELS] = " text text_a text_b sentence sentence1 sentence2 tokens words label labels tags ner_tags ",
+    [DT_FORM_TEXTS] = " query anchor instruction prompt positive pos negative negatives neg negative_1 negative_2 "
+                      "negative_3 negative_4 negative_5 "};
 
 static bool is_listed(const char *list, const char *key)
 {
@@ -94,7 +97,7 @@ static bool is_conversation(const dt_parsed_record *r, const json_t *json, const
 dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     unsigned which = DT_FIELDS_MEDIA;
-    if (r->form == DT_FORM_TEXT) return DT_OK;
+    if (r->form == DT_FORM_TEXT || r->form == DT_FORM_LABELS || r->form == DT_FORM_TEXTS) return DT_OK;
     if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS | DT_FIELDS_THOUGHTS;
     if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT;
     DT_TRY(dt_record_check_fields(json, which));

@@ -299,7 +299,7 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     const struct module *of = m->mc->family->head, *k = dt_family_find(of, scalar ? SLOT_SCORE : SLOT_HEAD);
     const dt_tensor *w = find_part(u, k->name, "weight");
     m->tied = m->mc->tie_word_embeddings && !scalar;
-    m->n_labels = scalar && w ? w->shape[0] : 0;
+    m->n_labels = !scalar ? 0 : w ? w->shape[0] : m->C;
     m->final_norm = norm_of(u, of, SLOT_FINAL_NORM);
     m->head = (struct linear){.n_in = m->C,
                               .n_out = scalar ? m->n_labels : m->V,
@@ -309,8 +309,9 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
                               .layer = HEAD_LAYER};
     m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : at(w);
+    if (scalar && w) m->head.b = at(find_part(u, k->name, "bias"));
     if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{k->name}, {m->V}});
-    DT_EXPECT(dt_exists(m->final_norm.w) && dt_exists(m->head.w));
+    DT_EXPECT(dt_exists(m->final_norm.w) && (scalar || dt_exists(m->head.w)));
     return DT_OK;
 }
 

@@ -110,8 +110,8 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
 
 static bool is_left_out(const struct builder *b, const struct module *k)
 {
-    if (k->slot == SLOT_SCORE) return b->n_labels == 0;
-    if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
+    if (k->slot == SLOT_SCORE) return b->n_labels <= 0;
+    if (k->slot == SLOT_HEAD) return b->n_labels != 0 || b->mc->tie_word_embeddings;
     return !dt_module_is_in(k, b->layer) || (k->only_if && !dt_family_has(b->mc, k->only_if));
 }
 
@@ -145,7 +145,7 @@ static void note_fused(const struct builder *b, const struct module *of, int fir
 static dt_err add_bias(const struct builder *b, const struct module *k, int64_t expert, bool new_group)
 {
     char name[2 * DT_NAME_MAX], module[64];
-    const int64_t n = dt_family_size(b->mc, k->out);
+    const int64_t n = k->out == SIZE_LABELS ? b->n_labels : dt_family_size(b->mc, k->out);
     dt_module_name(k, expert, module);
     snprintf(name, sizeof name, "%s%s.bias", b->prefix, module);
     DT_TRY(dt_unit_add(b->unit, name, 1, &n, new_group, false, 0, 0));
@@ -193,7 +193,7 @@ static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_
     }
     if (i > n_blocks) {
         snprintf(u->name, sizeof u->name, "head");
-        u->role = n_labels > 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
+        u->role = n_labels != 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
         return dt_units_build(&b, mc->family->head);
     }
     snprintf(u->name, sizeof u->name, "block.%d", i - 1);
@@ -232,9 +232,10 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
 
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
-    DT_EXPECT(n_labels > 0);
+    DT_EXPECT(n_labels > 0 || n_labels == DT_HIDDEN_STATES);
     DT_CHECK(!mc->vision, DT_ERR_USAGE,
-             "expected a text model for a scalar head, found a vision-language model; reward models and critics accept "
+             "expected a text model for a scalar head, found a vision-language model; classifiers, reward models and "
+             "critics accept "
              "only text");
     return make_units(mc, n_labels, units, n_units);
 }

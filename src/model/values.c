@@ -1,7 +1,9 @@
 /* values.c - a scalar head: final norm and a matmul with the few rows of the score, for all tokens at once.
  *
- *     y = norm(x)        value[t, l] = sum over c of y[t, c] score[l, c]
- *     dscore = dvalue^T y        dy = dvalue score        dx = norm's backward of dy
+ *     y = norm(x)        value[t, l] = sum over c of y[t, c] score[l, c] + bias[l]
+ *     dscore = dvalue^T y        dbias = sum of dvalue        dy = dvalue score        dx = norm's backward of dy
+ *
+ * Without a score (embeddings) value = y and dy = dvalue.
  *
  * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In 16 bits dvalue is rounded before its matmuls. */
 #include "model_private.h"
@@ -21,9 +23,12 @@ dt_err dt_values_forward(dt_model *m, float *value)
     mm.batch_invariant = dt_model_is_invariant(m);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
+    mm.bias = dt_weight(&w, m->head.b);
     if (m->n_tok > 0) {
         DT_TRY(norm_forward(m, &w));
-        DT_TRY(m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream));
+        DT_TRY(dt_exists(m->head.w)
+                   ? m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream)
+                   : m->ops->convert(m->dev, m->v.y, m->opt.dtype, m->v.device, DT_F32, m->n_tok * m->C, m->stream));
         DT_TRY(dt_span_to_host(m, &m->values_span, nbytes_of(m)));
     }
     DT_TRY(dt_params_release(m, m->head_unit));
@@ -38,12 +43,19 @@ static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *
     const dt_matmul dy = dt_dense_matmul(T, C, n, false, false, m->opt.dtype, m->opt.dtype);
     dt_matmul dscore = dt_dense_matmul(n, C, T, true, false, m->opt.dtype, g->dtype);
     dscore.accumulate = g->accumulate;
+    if (dt_is_trained(m->head.b)) {
+        dscore.sums_of = DT_SUMS_OF_A;
+        dscore.sums = dt_gradient(g, m->head.b);
+        dscore.sums_dtype = g->dtype;
+        dscore.accumulate_sums = g->accumulate;
+    }
     const struct norm_grads to = dt_norm_grads_in(&m->final_norm, g);
     if (dt_is_trained(m->head.w))
         DT_TRY(m->ops->matmul(m->dev, &dscore, dvalue, m->v.y, dt_gradient(g, m->head.w), m->stream));
     if (!to.weight && !to.bias && m->first_trained == m->n_stages) return DT_OK;
-    DT_TRY(m->ops->matmul(m->dev, &dy, dvalue, dt_weight(w, m->head.w), m->v.dy, m->stream));
-    return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd, m->v.dy, m->s.dx, false, T);
+    if (dt_exists(m->head.w)) DT_TRY(m->ops->matmul(m->dev, &dy, dvalue, dt_weight(w, m->head.w), m->v.dy, m->stream));
+    return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd,
+                            dt_exists(m->head.w) ? m->v.dy : dvalue, m->s.dx, false, T);
 }
 
 /* Copy to the device and convert to the type of the matmuls. */

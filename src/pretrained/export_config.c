@@ -36,9 +36,10 @@ char *export_config_dump(const json_t *root)
     return json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
 }
 
-/* A classifier lists its labels by name; a single label is called LABEL_0. */
+/* A classifier lists its labels by name; those without names are called LABEL_0, ... */
 static void set_labels(json_t *root, int64_t n_labels)
 {
+    if ((int64_t)json_object_size(json_object_get(root, "id2label")) == n_labels) return;
     json_t *names = json_object(), *numbers = json_object();
     char number[24], name[32];
     for (int64_t i = 0; i < n_labels; i++) {
@@ -165,7 +166,15 @@ static void edit_joined(json_t *root) { json_object_del(root, "preprocessor_conf
 
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
-    const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
+    /* config.json says what kind of scalar head the model has, unless it is that of a language model */
+    const char *own = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    const bool keeps = n_labels > 0 ? mc->score_bias : n_labels == DT_HIDDEN_STATES && mc->headless;
+    char architecture[128];
+    snprintf(architecture, sizeof architecture, "%s",
+             keeps          ? own
+             : n_labels > 0 ? dt_classifier_architecture(mc->family)
+                            : dt_model_architecture(mc));
+    json_object_del(root, "sentence_transformers"); /* exported as files */
     json_t *text = json_object_get(root, "text_config");
     json_object_del(text, "quantization_config"); /* exported weights are plain */
     json_object_del(root, "quantization_config");

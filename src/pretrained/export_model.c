@@ -11,6 +11,7 @@
 #include "dtrain/pretrained/export.h"
 #include "export_config.h"
 #include "merge.h"
+#include "sentence_files.h"
 #include "new_rows.h"
 #include "tokenizer_files.h"
 #include "dtrain/io/io.h"
@@ -33,6 +34,7 @@ typedef struct export_job {
     dt_phase *phase;
     dt_saved_model model; /* model of the slots */
     dt_stored_slot *slots;
+    int64_t n_labels;   /* count_labels */
     int n_slots, head;  /* head: slot of a tied head; -1: none */
     tensor_name *names; /* [n_slots] in the files */
     dt_tensor *plain;   /* [n_slots] shapes */
@@ -87,6 +89,16 @@ static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
         snprintf(name, DT_NAME_MAX, "%s", j->slots[i].tensor->name);
 }
 
+/* Labels of a scalar head; DT_HIDDEN_STATES: no head; 0: vocabulary head. */
+static int64_t count_labels(const export_job *j)
+{
+    for (int i = 0; i < j->n_slots; i++)
+        if (strcmp(j->slots[i].tensor->name, DT_STORED_SCORE) == 0) return j->slots[i].tensor->shape[0];
+    for (int i = 0; i < j->n_slots; i++)
+        if (j->slots[i].unit->role == DT_UNIT_SCALAR_HEAD) return DT_HIDDEN_STATES;
+    return 0;
+}
+
 static void name_slot(export_job *j, int i)
 {
     char name[DT_NAME_MAX];
@@ -94,7 +106,11 @@ static void name_slot(export_job *j, int i)
     model_name(j, i, name);
     snprintf(named.name, sizeof named.name, "%s", name);
     dt_tower_file_name(j->tower, j->opt->adapter ? DT_PEFT_PREFIX : name, j->names[i], sizeof j->names[i]);
-    if (j->opt->adapter) dt_peft_tensor_name(&named, j->names[i] + strlen(DT_PEFT_PREFIX));
+    if (!j->opt->adapter) return;
+    char path[DT_PEFT_NAME_MAX];
+    dt_peft_tensor_name(&named, path);
+    snprintf(j->names[i] + strlen(DT_PEFT_PREFIX), sizeof j->names[i] - strlen(DT_PEFT_PREFIX), "%s",
+             j->n_labels == DT_HIDDEN_STATES ? dt_peft_headless(path) : path);
 }
 
 static dt_err name_slots(export_job *j)
@@ -151,19 +167,11 @@ static int64_t offset_of(const export_job *j, int i)
            (f->saved && !j->opt->adapter ? f->first : 0) * (int64_t)dt_st_type_size(j->opt->dtype);
 }
 
-/* Labels of a scalar head; 0: vocabulary head. */
-static int64_t n_labels(const export_job *j)
-{
-    for (int i = 0; i < j->n_slots; i++)
-        if (strcmp(j->slots[i].tensor->name, DT_STORED_SCORE) == 0) return j->slots[i].tensor->shape[0];
-    return 0;
-}
-
 /* Called by rank 0. */
 static dt_err make_config(export_job *j)
 {
     const dt_export_options *opt = j->opt;
-    if (!opt->adapter) return export_config_make(opt, n_labels(j), &j->config);
+    if (!opt->adapter) return export_config_make(opt, j->n_labels, &j->config);
     j->config = strdup(opt->model_config);
     return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
 }
@@ -186,6 +194,7 @@ static dt_err prepare(export_job *j)
     j->model = (dt_saved_model){.zero = j->z};
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     DT_TRY(merge_open(&j->delta, j->z));
+    j->n_labels = count_labels(j);
     choose_slots(j);
     if (!j->opt->adapter) DT_TRY(find_tower(j));
     DT_TRY(name_slots(j));
@@ -441,6 +450,7 @@ static dt_err publish(export_job *j)
     DT_CHECK_ERRNO(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, j->config_path, "cannot be replaced");
     DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
     DT_TRY(tokenizer_files_publish(j->opt->dir));
+    if (!j->opt->adapter) DT_TRY(sentence_files_write(j->opt->dir, j->opt->model_config));
     return dt_rename_durable(j->config_part, j->config_path);
 }
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err make_units(dt_frozen_model *f, int n_labels)
+static dt_err make_units(dt_frozen_model *f, int64_t n_labels)
 {
     DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
                     : dt_model_make_units(&f->mc, &f->units, &f->n_units));
@@ -47,9 +47,12 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
     DT_TRY(dt_pretrained_describe(&f->from, model, f->model_part));
     f->from.parts.prefix = f->strip_prefix;
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
-    bool scored = n_labels > 0;
-    if (n_labels == DT_LABELS_OF_FILES) DT_TRY(dt_pretrained_is_scored(&f->from, f->adapter, &scored));
-    DT_TRY(make_units(f, n_labels > 0 ? n_labels : scored));
+    int64_t n = n_labels;
+    const bool of_files = n_labels == DT_LABELS_OF_FILES || n_labels == DT_LABELS_OF_SCORE;
+    if (of_files) DT_TRY(dt_pretrained_n_labels(&f->from, f->adapter, &n));
+    if (of_files && n == 0 && f->mc.headless) n = DT_HIDDEN_STATES;
+    if (n_labels == DT_LABELS_OF_SCORE && n == 0) n = 1; /* the load reports that the score is missing */
+    DT_TRY(make_units(f, n));
     return attach(f);
 }
 

@@ -47,6 +47,12 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     snprintf(name, sizeof DT_PEFT_PREFIX, "%s", DT_PEFT_PREFIX);
     dt_peft_tensor_name(t, name + strlen(DT_PEFT_PREFIX));
     const dt_st_tensor *found = dt_safetensors_find(job->s, name);
+    if (!found) { /* of a model without a head */
+        char path[DT_PEFT_NAME_MAX], other[sizeof name];
+        dt_peft_tensor_name(t, path);
+        snprintf(other, sizeof other, "%s%s", DT_PEFT_PREFIX, dt_peft_headless(path));
+        found = dt_safetensors_find(job->s, other);
+    }
     *location = (dt_stored_location){.elsewhere = !found};
     DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s` is missing", job->file, name);
     return found ? take(job, found, t, location) : DT_OK;

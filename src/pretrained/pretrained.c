@@ -151,25 +151,42 @@ dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
     return err;
 }
 
-static dt_err adapter_is_scored(const char *dir, bool *is)
+/* Labels of a score in safetensors files, whose names may begin with those of other programs. */
+static int64_t labels_in(const dt_safetensors *s)
 {
+    for (int i = 0; i < s->n_tensors; i++)
+        if (dt_has_ending(s->tensors[i].name, DT_STORED_SCORE) && s->tensors[i].n_dims == 2)
+            return s->tensors[i].shape[0];
+    return 0;
+}
+
+static dt_err labels_of_adapter(const char *dir, int64_t *n)
+{
+    char path[PATH_MAX];
     dt_lora l;
+    dt_safetensors s = {0};
+    bool is = false;
     DT_TRY(dt_lora_read(&l, dir));
-    for (int i = 0; i < l.modules_to_save.n; i++) *is |= strcmp(l.modules_to_save.list[i], "score") == 0;
+    for (int i = 0; i < l.modules_to_save.n; i++) is |= strcmp(l.modules_to_save.list[i], "score") == 0;
     dt_lora_free(&l);
+    if (!is || !dt_is_in(path, dir, DT_PEFT_TENSORS)) return DT_OK;
+    DT_TRY(dt_safetensors_open(&s, path));
+    *n = labels_in(&s);
+    dt_safetensors_close(&s);
     return DT_OK;
 }
 
-dt_err dt_pretrained_is_scored(const dt_pretrained *p, const char *adapter, bool *is)
+dt_err dt_pretrained_n_labels(const dt_pretrained *p, const char *adapter, int64_t *n)
 {
     dt_safetensors s = {0};
-    *is = false;
-    if (adapter) DT_TRY(adapter_is_scored(adapter, is));
-    if (*is) return DT_OK;
-    if (p->kind == DT_PRETRAINED_CHECKPOINT) return dt_checkpoint_is_scored(p->path, is);
+    *n = 0;
+    if (adapter) DT_TRY(labels_of_adapter(adapter, n));
+    if (*n) return DT_OK;
+    if (p->kind == DT_PRETRAINED_CHECKPOINT) return dt_checkpoint_n_labels(p->path, n);
     dt_err err = dt_safetensors_open(&s, p->path);
     if (err == DT_OK && p->parts.prefix) err = dt_stored_strip(&s, p->parts.prefix);
-    *is = err == DT_OK && dt_safetensors_find(&s, DT_STORED_SCORE);
+    const dt_st_tensor *score = err == DT_OK ? dt_safetensors_find(&s, DT_STORED_SCORE) : NULL;
+    if (score) *n = score->shape[0];
     dt_safetensors_close(&s);
     return err;
 }
@@ -182,8 +199,7 @@ dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, con
     p->new_adapters = true;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
-            p->new_score |=
-                strcmp(units[u].tensors[i].name, DT_STORED_SCORE) == 0 && dt_lora_saves(lora, &units[u].tensors[i]);
+            p->new_score |= dt_stored_is_score(units[u].tensors[i].name) && dt_lora_saves(lora, &units[u].tensors[i]);
     return DT_OK;
 }
 

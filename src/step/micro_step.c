@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 /* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *opt, int n_labels)
+static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *opt, int64_t each)
 {
-    const int64_t n = opt->max_tok, n_values = n * n_labels;
+    const int64_t n = opt->max_tok, n_values = n * each;
     const struct {
         float **at;
         bool wanted;
@@ -18,7 +18,7 @@ static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *o
                   {&t->kl_weight, opt->head & DT_HEAD_DIVERGENCE},
                   {&t->results.kl, opt->head & DT_HEAD_DIVERGENCE}};
     size_t used = 0;
-    if (n_labels) {
+    if (each) {
         t->value = dt_carve(block, &used, n_values, sizeof *t->value);
         t->dvalue = dt_carve(block, &used, n_values, sizeof *t->dvalue);
         return used;
@@ -29,19 +29,19 @@ static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *o
     return used;
 }
 
-size_t dt_task_buffers_nbytes(const dt_model_options *opt, int n_labels)
+size_t dt_task_buffers_nbytes(const dt_model_options *opt, int64_t n_values)
 {
-    return lay_out(&(dt_task_buffers){0}, NULL, opt, n_labels);
+    return lay_out(&(dt_task_buffers){0}, NULL, opt, n_values);
 }
 
-dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int n_labels, dt_ledger *ledger)
+dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int64_t n_values, dt_ledger *ledger)
 {
-    const size_t nbytes = dt_task_buffers_nbytes(opt, n_labels);
+    const size_t nbytes = dt_task_buffers_nbytes(opt, n_values);
     void *block = calloc(1, nbytes ? nbytes : 1);
     DT_CHECK(block, DT_ERR_MEMORY, "out of memory for %zu bytes of predictions", nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     *t = (dt_task_buffers){.block = block, .nbytes = nbytes};
-    lay_out(t, block, opt, n_labels);
+    lay_out(t, block, opt, n_values);
     return DT_OK;
 }
 
@@ -93,7 +93,7 @@ static dt_err predict(dt_task *t, const dt_batch *batch, bool last)
 {
     const dt_head_pass pass = pass_of(t, last);
     const dt_head_results results = results_of(t, last);
-    if (t->ops->n_labels) return dt_model_values(t->model, batch, t->buffers.value);
+    if (t->n_labels) return dt_model_values(t->model, batch, t->buffers.value);
     return dt_model_predict(t->model, batch, &pass, &results);
 }
 
@@ -113,7 +113,7 @@ static dt_err head(dt_task *t, const dt_micro *m)
     const dt_head_pass pass = pass_of(t, true);
     const dt_head_results wanted = results_of(t, true);
     DT_TRY(find_weights(t, m));
-    if (t->ops->n_labels) return dt_model_value_head(t->model, m->batch, t->buffers.dvalue);
+    if (t->n_labels) return dt_model_value_head(t->model, m->batch, t->buffers.dvalue);
     return dt_model_head(t->model, m->batch, &pass, &wanted);
 }
 
@@ -155,7 +155,7 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     DT_TRY(dt_model_backward(t->model, m->batch));
     if (t->ops->train_auxiliary) DT_TRY(t->ops->train_auxiliary(t, m));
     /* values of a scalar head are already on the host; otherwise wait only now, with backward queued */
-    if (!t->ops->n_labels) DT_TRY(dt_model_results(t->model, &results));
+    if (!t->n_labels) DT_TRY(dt_model_results(t->model, &results));
     t->ops->collect(t, m, &p);
     return DT_OK;
 }

@@ -1,5 +1,6 @@
 /* evaluation.c - task eval: a language model's loss over a dataset, or, with a catalogue of items, the quality of its
- * recommendations. */
+ * recommendations. Datasets of labels and of texts are evaluated by the tables of their tasks. */
+#include "heads.h"
 #include "language_model.h"
 #include "dtrain/recommend/ranking.h"
 #include "dtrain/step/step.h"
@@ -14,6 +15,9 @@ static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
 
 static void check(dt_task *t)
 {
+    const dt_dataset_kind kind = *t->cfg->eval_tasks ? DT_N_DATASET_KINDS : dt_data_kind(t->cfg->data_validation);
+    if (kind == DT_DATASET_LABELS) t->ops = &classify_evaluation;
+    if (kind == DT_DATASET_TEXTS) t->ops = &embed_evaluation;
     if (!*t->cfg->eval_tasks) dt_task_need_data(t, "validation", t->cfg->data_validation);
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to evaluate");
 }

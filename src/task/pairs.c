@@ -6,7 +6,8 @@
 void answers_open(dt_task *t, const dt_task_data *what, int n_texts)
 {
     dt_task_data data = *what;
-    data.training = data.validation = true;
+    data.training = t->ops->trains;
+    data.validation = true;
     if (!data.seq_len) data.seq_len = t->cfg->data_seq_len;
     dt_task_open_data(t, &data);
     const int64_t n = n_texts * t->batching.micro_batch_size, n_tok = n * data.seq_len;

@@ -29,8 +29,8 @@ static const char *context_obstacle(const dt_run *run)
 static const char *tensor_obstacle(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    if (!dt_has_word("pretrain, sft, rm, eval", cfg->run_task))
-        return "only the tasks pretrain, sft, rm and eval, which have one model, divide its matrices";
+    if (!dt_has_word("pretrain, sft, rm, classify, embed, eval", cfg->run_task))
+        return "only the tasks pretrain, sft, rm, classify, embed and eval, which have one model, divide its matrices";
     if (cfg->run_reproducible)
         return "run.reproducible gives the same bits on any number of ranks, but sums of divided products have other "
                "bits";

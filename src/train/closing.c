@@ -30,7 +30,7 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
     if (!*dir) return;
     DT_INFO("results in %s", dir);
     if (eval || to->step < run->total_steps) return;
-    if (run->task.ops->n_labels)
+    if (run->task.n_labels)
         DT_INFO("next: dtrain-generate --score %s --answers FILE.jsonl, dtrain-plot %s, dtrain-info %s", dir, dir, dir);
     else
         DT_INFO("next: dtrain-generate %s %s, dtrain-plot %s, dtrain-info %s", dir,

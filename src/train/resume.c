@@ -476,8 +476,7 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
  * with a tower may lack a projector. */
 static bool may_be_new(const dt_tensor *t)
 {
-    return t->adapter_scale != 0 || strcmp(t->name, DT_STORED_SCORE) == 0 ||
-           dt_stored_section_of(t->name) == DT_STORED_PROJECTOR;
+    return t->adapter_scale != 0 || dt_stored_is_score(t->name) || dt_stored_section_of(t->name) == DT_STORED_PROJECTOR;
 }
 
 static dt_err start_fresh(dt_run *run)

@@ -479,10 +479,30 @@ static dt_err store_base(dt_run *run)
     return err == DT_OK ? DT_OK : drop_units(run, dt_config_blame(&run->cfg, "lora", "base_quantization", err));
 }
 
+/* The task's head, in config.json. */
+static dt_err describe_head(dt_run *run)
+{
+    const dt_task_ops *ops = run->task.ops;
+    json_t *root;
+    if (!ops->describe) return DT_OK;
+    DT_TRY(dt_json_parse(&root, "config.json", run->mc.json, strlen(run->mc.json), 0));
+    dt_err err = ops->describe(&run->task, root);
+    run->pretrained.new_score = ops->trains || run->task.n_labels == DT_HIDDEN_STATES;
+    char *text = err == DT_OK ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    DT_TRY(err);
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of a configuration");
+    dt_model_config_free(&run->mc);
+    err = dt_model_config_parse(&run->mc, "config.json", text);
+    free(text);
+    return err;
+}
+
 static dt_err open_model(dt_run *run)
 {
     if (dt_config_doubted(&run->cfg, "model", NULL)) return DT_OK;
     DT_TRY(open_model_config(run));
+    DT_TRY(describe_head(run));
     DT_TRY(run_check_part(run, run->mc.vision != NULL));
     DT_TRY(check_takes_images(run, run->mc.vision != NULL));
     const bool none = run->task.ops->no_dropout && run->cfg.model_dropout < 0;
@@ -495,7 +515,7 @@ static dt_err open_model(dt_run *run)
     DT_CONFIG_CHECK(run->mc.router_z_loss_coef == 0 || run->mc.num_experts > 0, &run->cfg, "model",
                     "router_z_loss_coef", "the model has no experts; leave this key out");
     DT_TRY(check_length(run));
-    DT_TRY(dt_model_make_parts(&run->mc, run->task.ops->n_labels, run->mesh, &run->units, &run->n_units));
+    DT_TRY(dt_model_make_parts(&run->mc, run->task.n_labels, run->mesh, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
     DT_TRY(run_read_freeze(run));
     DT_TRY(adapt_model(run));
@@ -515,6 +535,7 @@ static void lend(dt_run *run)
 {
     dt_task *t = &run->task;
     if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
+    t->n_labels = t->ops->n_labels;
     t->cfg = &run->cfg, t->mistakes = &run->mistakes;
     t->comm = run->comm, t->data = &run->mesh->data, t->sum = &run->mesh->sum;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
@@ -655,7 +676,7 @@ dt_err run_open_states(dt_run *run)
         err = dt_model_open(&run->model, &run->mc, &run->model_opt, run->units, run->n_units, &run->dev, &run->source,
                             run->compute, &run->phase);
     dt_task *t = &run->task;
-    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, &run->model_opt, t->ops->n_labels, &run->ledger);
+    if (err == DT_OK) err = dt_task_buffers_alloc(&t->buffers, &run->model_opt, dt_task_n_values(t), &run->ledger);
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->main.zero_opt.stage, t->compute = run->compute;
     t->zero = run->main.zero, t->model = run->model;

@@ -78,7 +78,7 @@ static dt_err choose(dt_run *run, const dt_catalogue *c, const dt_tokenizer *t)
 static dt_err check_keys(const dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(run->task.ops->n_labels == 0, cfg, "rec", "freeze_llm",
+    DT_CONFIG_CHECK(run->task.n_labels == 0, cfg, "rec", "freeze_llm",
                     "expected a task whose model predicts tokens, found task %s", cfg->run_task);
     DT_CONFIG_CHECK(run->lora.r == 0, cfg, "rec", "freeze_llm",
                     "expected lora.r = 0, because only the rows of level tokens are trained; to train adapters and the "

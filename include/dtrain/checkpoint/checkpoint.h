@@ -134,8 +134,8 @@ double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
 double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, const dt_optimizer_ops *optimizer,
                                   dt_dtype state_dtype, bool trained_alone);
 
-/** Has the run's own model in the file a scalar head? is: out. Local. DT_ERR_DATA. */
-dt_err dt_checkpoint_is_scored(const char *path, bool *is);
+/** The labels of the scalar head of the run's own model in the file; 0: it has none. n: out. Local. DT_ERR_DATA. */
+dt_err dt_checkpoint_n_labels(const char *path, int64_t *n);
 
 /** Check that the parameters in the file have the names and shapes of these models' units, without loading them. Local.
  *  DT_ERR_DATA naming file and tensor. */

@@ -7,6 +7,7 @@
 #ifndef DTRAIN_STORED_H
 #define DTRAIN_STORED_H
 
+#include <string.h>
 #include "dtrain/io/safetensors.h"
 #include "dtrain/zero/zero.h"
 
@@ -161,6 +162,8 @@ typedef struct dt_stored_map {
 } dt_stored_map;
 #define DT_STORED_HEAD "lm_head.weight"
 #define DT_STORED_SCORE "score.weight"
+/** Is it the weight or the bias of a scalar head? */
+static inline bool dt_stored_is_score(const char *name) { return strncmp(name, "score.", 6) == 0; }
 
 /** Locate every slot's tensor, and check that the file contains no other tensors. map: out. Local. DT_ERR_DATA naming
  *  file and tensor. */

@@ -24,13 +24,15 @@
 /* clang-format off */
 /** The tasks: dt_task_NAME is the table of one (task.h). */
 #define DT_TASK_LIST(TASK) \
-    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(distill) TASK(ppo) TASK(grpo) TASK(eval)
+    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(distill) TASK(ppo) TASK(grpo) \
+    TASK(classify) TASK(embed) TASK(eval)
 /** The kinds of samples that tasks read (dataset.h): the name of the enumerator, the value of --kind and of the
  *  attribute, and its help. A kind is the tables dt_kind_NAME in src/data/kinds and dt_records_NAME in src/make. */
 #define DT_KIND_LIST(KIND) \
     KIND(TOKENS, tokens, "plain text") KIND(SFT, sft, "with a loss mask") \
     KIND(PREFERENCE, preference, "pairs of answers") KIND(PROMPTS, prompts, "for rollouts") \
-    KIND(UNPAIRED, unpaired, "answers with labels")
+    KIND(UNPAIRED, unpaired, "answers with labels") \
+    KIND(LABELS, labels, "texts or words with labels") KIND(TEXTS, texts, "groups of texts for embeddings")
 #define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
@@ -38,8 +40,8 @@
          "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
          "answers that are good or bad; distill: train a student on a teacher's probabilities; " \
          "ppo: align it with rewards for its own completions; grpo: as ppo, without a critic, by comparing " \
-         "completions of a prompt; eval: measure the loss on data.validation, " \
-         "or results of the benchmarks of eval.tasks") \
+         "completions of a prompt; classify: train a classifier of texts or words; embed: train embeddings of texts; " \
+         "eval: measure the loss on data.validation, or results of the benchmarks of eval.tasks") \
     TEXT(run, output_dir, "", \
          "directory for the output of the run: config.ini, metrics.jsonl, checkpoints/, TensorBoard events. " \
          "Required for every task except eval") \

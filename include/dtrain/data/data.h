@@ -85,6 +85,12 @@ typedef struct dt_data_info {
 dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
 /** Does any dataset file of the list have images? Files that cannot be read have none. Local. */
 bool dt_data_show_images(const char *files);
+/** The kind of the first dataset file of a list; DT_N_DATASET_KINDS: it cannot be read. Local. */
+dt_dataset_kind dt_data_kind(const char *files);
+/** Call visit for the record of each sample with records, in the files of a list: a JSON object. It stops at an error.
+ *  Local. DT_ERR_DATA, and errors of visit. */
+typedef dt_err dt_sample_record_fn(void *arg, const char *json);
+dt_err dt_data_records(const char *files, dt_sample_record_fn *visit, void *arg);
 /** Stop reading in advance, close the files and free everything. Safe on NULL. */
 void dt_loader_close(dt_loader *l);
 /** Contents of the files. Borrowed until dt_loader_close. */

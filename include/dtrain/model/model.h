@@ -103,6 +103,9 @@ typedef struct dt_model_config {
     double q_scaling_beta;  /* queries grow with the position: algorithms.md 8.1; 0: not */
     double attn_pdrop, embd_pdrop, resid_pdrop;
     int32_t bos_token_id; /* -1: none */
+    /* of architectures: ...ForTokenClassification has a bias of the score; ...Model has neither score nor vocabulary
+     * head */
+    bool score_bias, headless;
     int32_t pad_token_id; /* its embedding gets no gradient from lookups, as in transformers; -1: none */
     int32_t eos_token_id[DT_MAX_EOS];
     int n_eos;
@@ -214,6 +217,8 @@ const char *dt_activation_name(dt_activation act);
 const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
 const char *dt_model_architecture(const dt_model_config *mc);
+/** Has the family a head with biases, for labels of words (...ForTokenClassification)? */
+bool dt_model_has_token_classes(const dt_model_config *mc);
 /** The same for a model with a scalar head: "LlamaForSequenceClassification". */
 const char *dt_classifier_architecture(const dt_family *family);
 /** Family number i, in the order of model_types.h; NULL after the last. */
@@ -231,6 +236,9 @@ const dt_family *dt_family_at(int i);
  *
  *  DT_ERR_MEMORY, DT_ERR_ARG. */
 dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_units);
+enum {
+    DT_HIDDEN_STATES = -2
+}; /* instead of n_labels: the values of a token are its hidden state after the final norm */
 /** As dt_model_make_units, with a scalar head of n_labels values per token instead of the vocabulary's ("score.weight",
  *  as transformers' sequence classifiers): for reward models and critics. */
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);

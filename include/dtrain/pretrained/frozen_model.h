@@ -21,7 +21,10 @@ typedef struct dt_frozen_model {
     dt_param_source source;
 } dt_frozen_model;
 
-enum { DT_LABELS_OF_FILES = -1 }; /* a scalar head if the files of the adapter, or else of the model, contain one */
+/* the scalar head that the files of the adapter, or else of the model, contain; without a head hidden states if
+ * architectures says so */
+/* ..._OF_SCORE: without any of these, the model is not a scoring model */
+enum { DT_LABELS_OF_FILES = -1, DT_LABELS_OF_SCORE = -3 };
 
 /** Find a model and read everything except its tensors. Local.
  *

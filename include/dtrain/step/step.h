@@ -12,6 +12,7 @@
 #include "dtrain/data/data.h"
 #include "dtrain/pretrained/frozen_model.h"
 #include "dtrain/core/named_arrays.h"
+#include "dtrain/io/json.h"
 #include "dtrain/model/model.h"
 #include "dtrain/report/report.h"
 #include "dtrain/step/sums.h"
@@ -98,7 +99,7 @@ typedef struct dt_task_ops {
     /** Is this tensor of the main model trained? Called once, before open; the same on all ranks. NULL: all tensors
      *  are, if the task trains. */
     bool (*is_trained)(const dt_task *t, const dt_tensor *tensor);
-    int n_labels;       /* outputs of a scalar head instead of the vocabulary's (reward models); 0: none */
+    int n_labels; /* outputs of a scalar head instead of the vocabulary's (reward models); 0: none, or `describe` */
     bool weights_known; /* u depends only on the batch: `weights` gets no predictions. See dt_task.weights_known */
     bool no_dropout;    /* ignore the dropout of config.json and of an adapter; model.dropout and lora.dropout apply */
     bool images;        /* samples of [data] may have images */
@@ -110,6 +111,9 @@ typedef struct dt_task_ops {
 
     /** Check that required keys are given, and add mistakes to t->mistakes. Local. */
     void (*check)(dt_task *t);
+    /** Set t->n_labels, and edit the model's config.json to describe the head, before the model's units are made. May
+     *  read the data. Local, with the same result on all ranks. NULL: the head is that of n_labels. */
+    dt_err (*describe)(dt_task *t, json_t *config);
     /** Read the configuration, open and check the source of batches, and declare metrics: "loss", "tokens" and
      *  "samples" if it trains; the first validation metric is "validation_loss". Sets fields of t, and increases limits
      *  in t->model_opt. Local: errors are added to t->mistakes, and opening continues. The device may not be open
@@ -184,6 +188,7 @@ struct dt_task {
     const dt_axis *sum;  /* the axis that divides states (zero); likewise */
     dt_sums *sums;
     dt_batching batching;
+    int64_t n_labels;    /* dt_model_make_parts: that of ops, or set by `describe` */
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */
     const dt_unit *units;
     int n_units;
@@ -272,13 +277,17 @@ void dt_task_close(dt_task *t);
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------- */
 
-/** Allocate the buffers of micro-batches. n_labels: of a scalar head; 0: the vocabulary's head. Local.
- *  DT_ERR_MEMORY. */
-dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int n_labels, dt_ledger *ledger);
+/** Values of a token in dt_predictions.value; 0: the vocabulary's head. Local. */
+static inline int64_t dt_task_n_values(const dt_task *t)
+{
+    return t->n_labels == DT_HIDDEN_STATES ? t->mc->hidden_size : t->n_labels;
+}
+/** Allocate the buffers of micro-batches. n_values: of a token. Local. DT_ERR_MEMORY. */
+dt_err dt_task_buffers_alloc(dt_task_buffers *t, const dt_model_options *opt, int64_t n_values, dt_ledger *ledger);
 /** Free the buffers. Local. Safe on {0}; leaves {0}. */
 void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger);
 /** Bytes of the buffers, for the plan. Local. */
-size_t dt_task_buffers_nbytes(const dt_model_options *opt, int n_labels);
+size_t dt_task_buffers_nbytes(const dt_model_options *opt, int64_t n_values);
 
 /** 1 / t->temperature, for heads. Local. */
 float dt_task_inv_temperature(const dt_task *t);

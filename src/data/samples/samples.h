@@ -1,4 +1,4 @@
-/* samples.h - how a dataset file becomes samples: five layouts, one function table each. Tokens, targets
+/* samples.h - how a dataset file becomes samples: six layouts, one function table each. Tokens, targets
  * and weight of each sample are kept in memory. A step is counted without reading the file.
  *
  *   wrapped  kind tokens: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
@@ -6,6 +6,8 @@
  *   packed   kind tokens or sft, best-fit decreasing: sample i is a row of whole documents or records
  *   answers  kinds preference and unpaired: sample i is the i-th pair with two non-empty answers, two
  *            sequences, or the i-th text with a non-empty answer
+ *   units    kinds labels and texts: sample i is the i-th text or list of words with labels, or the i-th group of
+ *            texts, each a sequence
  *   prompts  kind prompts, or on request sft: sample i is the i-th prompt; has no batches */
 #ifndef DTRAIN_DATA_SAMPLES_H
 #define DTRAIN_DATA_SAMPLES_H
@@ -76,7 +78,7 @@ struct dt_samples {
 };
 
 extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_answers,
-    dt_samples_prompts;
+    dt_samples_prompts, dt_samples_units;
 
 /** A prompt's tokens begin at `first`. n_tok: inout, of a record of kind sft reduced to the tokens before its last
  *  answer, that is before its last targets; a record without targets is a prompt. DT_ERR_DATA: nothing precedes the

@@ -4,7 +4,9 @@
 
 #include "../tool/ranks.h"
 #include "../tool/tool.h"
+#include "dtrain/io/json.h"
 #include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/pretrained/sentence.h"
 #include "dtrain/generate/generate.h"
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
@@ -48,6 +50,15 @@ typedef struct options {
     bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
 } options;
 
+/** What a model of --score computes of a text. */
+typedef enum head_kind { HEAD_REWARD, HEAD_VALUE, HEAD_LABEL, HEAD_LABELS, HEAD_WORDS, HEAD_EMBEDDING } head_kind;
+typedef struct scored_head {
+    head_kind kind;
+    int64_t n_values; /* of a text; HEAD_WORDS: of a token */
+    json_t *config;   /* config.json: id2label */
+    dt_sentence_options sentence;
+} scored_head;
+
 typedef struct app {
     options opt;
     dt_comm comm;
@@ -60,6 +71,8 @@ typedef struct app {
     dt_frozen_model judge; /* model of --score, if it differs from the generating model */
     dt_model *judging;
     double *reward;    /* [n_seqs]; NULL: no scoring */
+    scored_head head;  /* of the model of --score with --answers */
+    float *values;     /* [n_seqs, head.n_values]; NULL: only rewards */
     dt_tokenizer *tok; /* NULL: ids are read and printed, and encoder is NULL */
     dt_encoder *encoder;
     int32_t eos[DT_MAX_ENDS];
@@ -129,6 +142,16 @@ dt_err generate_describe_judge(app *a);
 /** Compute a->reward for this rank's sequences. */
 dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine);
 dt_err generate_report_rewards(app *a); /* on standard error, after rank 0 has received all */
+
+/* heads.c: classifiers and embeddings */
+/** Find out what the model of --answers computes. */
+dt_err generate_describe_head(app *a);
+/** Take the values of a text's tokens [n_ids, values of a token]. DT_ERR_NONFINITE. */
+dt_err generate_take_values(app *a, dt_sequence *s, const float *value);
+/** Add the fields of a text to its record. */
+void generate_add_values(const app *a, const dt_sequence *s, json_t *object);
+/** Print a text's label or embedding as a line. */
+void generate_print_values(const app *a, const dt_sequence *s);
 
 /* output.c */
 /** With -o, redirect standard output to FILE.part on rank 0. */

@@ -252,11 +252,14 @@ static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json
 
 static void add_scores(const app *a, const dt_sequence *s, json_t *object)
 {
-    if (a->reward) json_object_set_new(object, "reward", real_or_null(a->reward[s->number]));
+    if (a->head.kind != HEAD_REWARD)
+        generate_add_values(a, s, object);
+    else if (a->reward)
+        json_object_set_new(object, "reward", real_or_null(a->reward[s->number]));
     const bool beams = a->opt.beams.n_beams > 1;
     if (beams) json_object_set_new(object, "score", real_or_null(s->score));
     if (beams || a->opt.logprobs) json_object_set_new(object, "logprob", real_or_null(s->logp));
-    if (beams || !s->logps) return;
+    if (beams || !a->opt.logprobs) return;
     json_t *list = json_array();
     for (int32_t i = s->n_prompt; i < s->n_ids; i++) json_array_append_new(list, real_or_null((double)s->logps[i]));
     json_object_set_new(object, "logprobs", list);
@@ -319,6 +322,10 @@ static dt_err put_sequence(const app *a, const dt_sequence *s)
     bool stopped;
     if (s->finish == DT_FINISH_MISSING) return DT_OK;
     if (a->opt.jsonl) return put_json(a, s);
+    if (a->opt.answers && a->head.kind != HEAD_REWARD) {
+        generate_print_values(a, s);
+        return DT_OK;
+    }
     if (a->opt.answers) {
         printf("%.9g\n", dt_unsigned_nan(a->reward[s->number]));
         return DT_OK;

@@ -20,6 +20,9 @@ dt_err generate_describe_judge(app *a)
     return DT_OK;
 }
 
+/* Values that the model computes of a token. */
+static int64_t values_of_token(const app *a) { return a->opt.answers ? a->head.n_values : 1; }
+
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct passes {
@@ -38,7 +41,7 @@ static dt_err open_passes(app *a, passes *p)
     DT_CHECK(p->longest <= most, DT_ERR_DATA,
              "%s: a text may have %d tokens, but the scoring model accepts at most %lld", a->opt.score, p->longest,
              (long long)most);
-    DT_ALLOC(p->value, p->max_tok, "out of memory for values of %d tokens", p->max_tok);
+    DT_ALLOC(p->value, (int64_t)p->max_tok * values_of_token(a), "out of memory for values of %d tokens", p->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, p->max_tok, p->max_seq, &a->ledger));
     const dt_model_options mo = {.dtype = a->opt.dtype,
                                  .grad_dtype = a->opt.dtype,
@@ -83,6 +86,10 @@ static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
     DT_TRY(dt_model_forward(a->judging, &p->batch, false, 0));
     DT_TRY(dt_model_values(a->judging, &p->batch, p->value));
     for (int s = 0; s < p->batch.n_seq; s++) {
+        if (a->opt.answers && a->head.kind != HEAD_REWARD) {
+            DT_TRY(generate_take_values(a, mine[first + s], p->value + p->batch.seq_start[s] * a->head.n_values));
+            continue;
+        }
         const double reward = (double)p->value[p->batch.seq_start[s + 1] - 1];
         DT_CHECK(isfinite(reward), DT_ERR_NONFINITE, "%s: the reward of sequence %llu is not finite", a->opt.score,
                  (unsigned long long)mine[first + s]->number);
@@ -136,7 +143,7 @@ dt_err generate_report_rewards(app *a)
         sum += a->reward[i], n_above += a->reward[i] > 0, n++;
         least = fmin(least, a->reward[i]), largest = fmax(largest, a->reward[i]);
     }
-    if (a->comm.rank == 0 && n > 0)
+    if (a->comm.rank == 0 && n > 0 && a->head.kind == HEAD_REWARD)
         fprintf(stderr, "dtrain-generate: rewards of %d answer%s: mean %.6g, %.6g to %.6g; %.1f %% above 0\n", n,
                 n == 1 ? "" : "s", dt_unsigned_nan(sum / n), dt_unsigned_nan(least), dt_unsigned_nan(largest),
                 100.0 * n_above / n);

@@ -48,7 +48,7 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     s->max_ids = (int32_t)(most < limit ? most : limit);
     s->prompt_number = prompt + 1;
     s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
-    s->logps = a->opt.logprobs ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
+    s->logps = a->opt.logprobs || a->head.kind == HEAD_WORDS ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
     DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens",
              a->n_seqs, s->max_ids);
     memcpy(s->ids, p->id, p->n * sizeof *s->ids);
@@ -64,6 +64,8 @@ dt_err generate_make_sequences(app *a)
              a->n_out);
     a->seqs = calloc((size_t)n, sizeof *a->seqs);
     a->reward = a->opt.score ? calloc((size_t)n, sizeof *a->reward) : NULL;
+    if (a->opt.answers && a->head.kind != HEAD_REWARD && a->head.kind != HEAD_WORDS)
+        DT_ALLOC(a->values, n * a->head.n_values, "out of memory for the values of %" PRId64 " texts", n);
     DT_CHECK(a->seqs && (a->reward || !a->opt.score), DT_ERR_MEMORY, "out of memory for %" PRId64 " sequences", n);
     while (a->n_seqs < n) {
         dt_sequence *s = &a->seqs[a->n_seqs];
@@ -106,10 +108,18 @@ typedef struct result_head {
     int32_t n_ids, finish;
 } result_head;
 
-static size_t result_nbytes(const dt_sequence *s)
+static size_t values_nbytes(const app *a) { return a->values ? (size_t)(a->head.n_values + 1) / 2 * 8 : 0; }
+
+static float *values_of(const app *a, const dt_sequence *s)
+{
+    return a->values + (int64_t)s->number * a->head.n_values;
+}
+
+static size_t result_nbytes(const app *a, const dt_sequence *s)
 {
     const size_t room = (size_t)s->max_ids;
-    return sizeof(result_head) + (room * sizeof *s->ids + (s->logps ? room * sizeof *s->logps : 0) + 7) / 8 * 8;
+    return sizeof(result_head) + values_nbytes(a) +
+           (room * sizeof *s->ids + (s->logps ? room * sizeof *s->logps : 0) + 7) / 8 * 8;
 }
 
 static void pack(const app *a, char *to, const dt_sequence *s)
@@ -121,6 +131,8 @@ static void pack(const app *a, char *to, const dt_sequence *s)
                               .finish = (int32_t)s->finish};
     memcpy(to, &head, sizeof head);
     to += sizeof head;
+    if (a->values) memcpy(to, values_of(a, s), (size_t)a->head.n_values * sizeof *a->values);
+    to += values_nbytes(a);
     memcpy(to, s->ids, (size_t)s->n_ids * sizeof *s->ids);
     if (s->logps) memcpy(to + (size_t)s->max_ids * sizeof *s->ids, s->logps, (size_t)s->max_ids * sizeof *s->logps);
 }
@@ -130,6 +142,8 @@ static void unpack(const app *a, const char *from, dt_sequence *s)
     result_head head;
     memcpy(&head, from, sizeof head);
     from += sizeof head;
+    if (a->values) memcpy(values_of(a, s), from, (size_t)a->head.n_values * sizeof *a->values);
+    from += values_nbytes(a);
     s->logp = head.logp, s->score = head.score;
     if (a->reward) a->reward[s->number] = head.reward;
     s->n_ids = head.n_ids;
@@ -142,21 +156,21 @@ static void unpack(const app *a, const char *from, dt_sequence *s)
 dt_err generate_fetch_from(app *a, int from)
 {
     size_t nbytes = 0;
-    for (int i = 0; i < a->n_seqs; i++) nbytes += generate_owner(a, i) == from ? result_nbytes(&a->seqs[i]) : 0;
+    for (int i = 0; i < a->n_seqs; i++) nbytes += generate_owner(a, i) == from ? result_nbytes(a, &a->seqs[i]) : 0;
     char *all = calloc(nbytes + 1, 1), *at = all;
     dt_err err =
         together(&a->comm, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
     for (int i = 0; err == DT_OK && i < a->n_seqs && a->comm.rank == from; i++) {
         if (generate_owner(a, i) != from) continue;
         pack(a, at, &a->seqs[i]);
-        at += result_nbytes(&a->seqs[i]);
+        at += result_nbytes(a, &a->seqs[i]);
     }
     if (err == DT_OK) err = dt_comm_broadcast_host(&a->comm, all, nbytes, from);
     at = all;
     for (int i = 0; err == DT_OK && i < a->n_seqs; i++) {
         if (generate_owner(a, i) != from) continue;
         unpack(a, at, &a->seqs[i]);
-        at += result_nbytes(&a->seqs[i]);
+        at += result_nbytes(a, &a->seqs[i]);
     }
     free(all);
     return err;

@@ -5,6 +5,7 @@
  * other programs. */
 #include "../families/family.h"
 #include "../families/own_code.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -417,6 +418,14 @@ static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_c
     return dt_model_read_joined_vision(root, tower, mc);
 }
 
+/* The head by the name of the architecture. */
+static void read_head(const json_t *root, dt_model_config *mc)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    mc->score_bias = name && strstr(name, "ForTokenClassification");
+    mc->headless = name && !strstr(name, "For") && !strstr(name, "Head") && dt_has_ending(name, "Model");
+}
+
 dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
 {
     *mc = (dt_model_config){0};
@@ -440,6 +449,7 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
                        : tower                          ? read_joined(root, tower, mc)
                        : dt_model_is_llava(root->value) ? read_llava(root, mc)
                                                         : read_language_model(root, types, mc);
+    if (err == DT_OK) read_head(root->value, mc);
     if (err == DT_OK && !within) mc->json = json_dumps(root->value, JSON_INDENT(2));
     if (err == DT_OK && mc->json) return DT_OK;
     dt_model_config_free(mc);

@@ -25,6 +25,11 @@ const char *dt_family_name(const dt_family *family) { return family ? family->na
 
 const char *dt_classifier_architecture(const dt_family *family) { return family->name.classifier; }
 
+bool dt_model_has_token_classes(const dt_model_config *mc)
+{
+    return dt_family_find(mc->family->head, SLOT_SCORE)->bias_if;
+}
+
 const char *dt_model_architecture(const dt_model_config *mc)
 {
     const char *own = mc->vision ? mc->vision->tower->architecture : NULL;

@@ -11,7 +11,7 @@ const struct module dt_llama_block[MAX_MODULES] = {LLAMA_ROWS(0)};
 const struct module dt_llama_head[MAX_MODULES] = {
     {SLOT_FINAL_NORM, "model.norm", SIZE_C, NO_SIZE, 0, 0, 0},
     {SLOT_HEAD, "lm_head", SIZE_V, SIZE_C, 0, 0, 0},
-    {SLOT_SCORE, "score", SIZE_LABELS, SIZE_C, 0, 0, 0},
+    {SLOT_SCORE, "score", SIZE_LABELS, SIZE_C, IF(score_bias), 0, 0},
 };
 
 dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)

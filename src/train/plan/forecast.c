@@ -146,13 +146,13 @@ typedef struct stand_in {
 
 static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    const int n_labels = t->ops->n_labels;
-    for (int64_t i = 0; !n_labels && i < m->batch->n_target; i++) {
+    const int64_t n_values = dt_task_n_values(t);
+    for (int64_t i = 0; !n_values && i < m->batch->n_target; i++) {
         w->u[i] = 1;
         if (w->entropy) w->entropy[i] = 1;
         if (w->kl) w->kl[i] = 1;
     }
-    for (int64_t i = 0; i < (int64_t)m->batch->n_tok * n_labels; i++) w->dvalue[i] = 1;
+    for (int64_t i = 0; i < (int64_t)m->batch->n_tok * n_values; i++) w->dvalue[i] = 1;
     return DT_OK;
 }
 
@@ -219,7 +219,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     opt.mesh = &s->comm.mesh;
     DT_TRY(
         dt_model_open(&t->model, &run->mc, &opt, f->units, f->n_units, &s->dev, &s->source, s->compute, &run->phase));
-    DT_TRY(dt_task_buffers_alloc(&t->buffers, &with->model_opt, s->ops.n_labels, &s->ledger));
+    DT_TRY(dt_task_buffers_alloc(&t->buffers, &with->model_opt, dt_task_n_values(t), &s->ledger));
     return make_rows(s, with->batching.micro_batch_size, run->cfg.data_seq_len);
 }
 

@@ -126,7 +126,7 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_mesh mesh;
     dt_mesh_plan(&mesh, NULL, with->nranks, with->ranks_per_node, &shape);
     task.data = &mesh.data, task.sum = &mesh.sum, task.batching = with->batching;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, dt_task_n_values(&task));
     return dt_task_plan(&task, with->strategy.stage, memory);
 }
 
