@@ -163,9 +163,23 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
 /* A model with a language model of its own keeps its config.json. */
 static void edit_joined(json_t *root) { json_object_del(root, "preprocessor_config"); }
 
+/* The class that transformers has, or would have, for a scalar head on a model with images: of LLaVA
+ * "LlavaForSequenceClassification", with the head next to the whole model. */
+static void edit_classifier(json_t *root, int64_t n_labels)
+{
+    const char *whole = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    const char *end = strstr(whole, "ForConditionalGeneration");
+    char name[128];
+    snprintf(name, sizeof name, "%.*sForSequenceClassification", (int)(end ? end - whole : 0), whole);
+    json_object_set_new(root, "architectures", json_pack("[s]", name));
+    set_labels(root, n_labels);
+}
+
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
-    const char *architecture = n_labels > 0 ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
+    const bool scalar = n_labels > 0;
+    const char *architecture =
+        scalar && !mc->vision ? dt_classifier_architecture(mc->family) : dt_model_architecture(mc);
     json_t *text = json_object_get(root, "text_config");
     json_object_del(text, "quantization_config"); /* exported weights are plain */
     json_object_del(root, "quantization_config");
@@ -173,6 +187,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
     if (mc->vision) mc->vision->tower->architecture ? edit_joined(root) : edit_vision(root, mc->vision);
+    if (mc->vision && scalar) edit_classifier(root, n_labels);
     set_dtype(root, opt->dtype);
     return export_config_dump(root);
 }
