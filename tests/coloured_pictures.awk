@@ -1,5 +1,6 @@
-# LC_ALL=C awk -v out=DIR -v images=N -v kind=pairs|prompts|chats -v seed=S -f coloured_pictures.awk: writes N images of 16 x 16 pixels (PPM) with a square of
-# one of four colours, and DIR/KIND.jsonl: pairs of the right and a wrong answer, prompts with the answer, or both questions with answers. # is the placeholder.
+# LC_ALL=C awk -v out=DIR -v images=N -v kind=pairs|prompts|guesses -v seed=S -f coloured_pictures.awk: writes N images of 16 x 16 pixels (PPM) with a square of
+# one of four colours, and DIR/KIND.jsonl: pairs of the right and a wrong answer, prompts with
+# the answer, or prompts completed by any of the colours. # is the placeholder.
 BEGIN {
     srand(seed); split("red green blue white", colour, " ")
     split("230 40 50 240", red, " "); split("40 200 80 240", green, " "); split("40 60 240 240", blue, " ")
@@ -15,6 +16,6 @@ BEGIN {
         close(out "/" name)
         printf "{\"prompt\": \"#. Colour? \", \"image\": \"%s\", ", name >(out "/" kind ".jsonl")
         if (kind == "pairs") printf "\"chosen\": \"%s\", \"rejected\": \"%s\"}\n", colour[c], colour[w] >(out "/" kind ".jsonl")
-        else printf "\"%s\": \"%s\"}\n", kind == "prompts" ? "answer" : "completion", colour[c] >(out "/" kind ".jsonl")
+        else printf "\"%s\": \"%s\"}\n", kind == "prompts" ? "answer" : "completion", colour[kind == "prompts" ? c : 1 + int(rand() * 4)] >(out "/" kind ".jsonl")
     }
 }

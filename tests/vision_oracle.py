@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 
 def samples(file, n):
     shown = [subprocess.run(["./dtrain-data", "show", file, str(i)], capture_output=True, text=True, check=True).stdout for i in range(n)]
-    return [[[int(x) for x in re.findall(r"<(\d+)>", text)] for text in re.split(r"\n---- .*\n", s)[1:]] for s in shown]
+    return [[[int(x) for x in re.findall(r"<(\d+)>", text)] for text in re.split(r"\n---- .*\n", s)] for s in shown]
 
 
 def dataset(directory, out, kind):
@@ -32,7 +32,7 @@ def dataset(directory, out, kind):
         f.writelines(json.dumps(line) + "\n" for line in lines)
     subprocess.run(["./dtrain-data", "-q", "--force", "--kind", {"pairs": "preference"}.get(kind, kind), "--tokenizer", directory, "--images", directory,
                     "-o", out, out + ".jsonl"], check=True)
-    return samples(out, len(lines))
+    return [texts[1:] if kind == "pairs" else texts for texts in samples(out, len(lines))]
 
 
 class Inputs:

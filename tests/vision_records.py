@@ -42,14 +42,19 @@ def score_of(n):
 def add_score(source, out):
     shutil.copytree(source, out)
     with open(f"{source}/model.safetensors", "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        before = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = f.read()
     n = config_of(source)["text_config"]["hidden_size"]
-    header["score.weight"] = {"dtype": "F32", "shape": [1, n], "data_offsets": [len(data), len(data) + 4 * n]}
+    header, chunks, at = {}, [], 0
+    for name, t in sorted(before.items()):
+        if name != "__metadata__" and not name.endswith("lm_head.weight"):
+            chunks.append(data[slice(*t["data_offsets"])])
+            header[name] = t | {"data_offsets": [at, at := at + len(chunks[-1])]}
+    header["score.weight"] = {"dtype": "F32", "shape": [1, n], "data_offsets": [at, at + 4 * n]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(f"{out}/model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data + struct.pack(f"<{n}f", *score_of(n)))
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(chunks) + struct.pack(f"<{n}f", *score_of(n)))
 
 
 if __name__ == "__main__":

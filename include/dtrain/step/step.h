@@ -315,7 +315,8 @@ dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
 /** Register a model that is read when training begins; in open. --check verifies its files. All arguments are borrowed
  *  until the task is closed. Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES models. */
 dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units);
-/** dt_loader_open for the files of data.key, which is opt->where. Errors name that key. Local. */
+/** dt_loader_open for the files of data.key, which is opt->where, and dt_settle_images with the task's model. Errors
+ *  name that key. Local. */
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt);
 /** The parts of [data] that a task reads. */
 typedef struct dt_task_data {
@@ -341,6 +342,10 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
                         const char *dir);
 /** Information on the training data for a warning of this rank; NULL: no data, or another rank warns. Local. */
 const dt_data_info *dt_task_warned_data(const dt_task *t);
+/** Images of a sample, of grids cells, that --plan assumes without files; the model has a tower. Local. */
+int64_t dt_task_planned_images(const dt_task *t);
+/** Declare the sum "images", once model_opt->max_images is known, for tasks without dt_task_open_data. Local. */
+void dt_task_declare_images(dt_task *t);
 /** Add this rank's micro-batch to the sum "images", if it exists. Local. */
 void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features, if vision.feature_cache makes batches contain them; 0: they contain images. Local. */
