@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_rollout.sh - rollouts of prompts with images. Ten steps of GRPO on given completions match plain PyTorch with transformers' model of each
-# family, and TRL. Sampled runs have the same bits on any number of ranks, at any stage, resumed, adapted, with cached features. The sampler's
+# e2e_vision_rollout.sh - rollouts of prompts with images. Ten steps of GRPO and PPO on given completions match plain PyTorch with transformers' model of
+# each family, and GRPO TRL. Sampled runs have the same bits on any number of ranks, at any stage, resumed, adapted, with cached features. The sampler's
 # log-probabilities are those of training. A model learns from rewards to name what it sees.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -15,16 +15,28 @@ of_model() { # MODEL: its prompts
     expect "$name: prompts" ./dtrain-data -q --kind prompts --tokenizer "$vision/$1" --images "$vision/$1" -o "$tmp/$name.h5" "$tmp/$name.jsonl"
 }
 given="grpo.rollouts=$vision/rollouts.jsonl grpo.beta=0.1 grpo.num_iterations=2"
-like() { # DIR MODEL|trl: PyTorch in fp64, as far off as in fp32; TRL, which computes in fp32
-    python3 - "$tmp/$1/metrics.jsonl" "$2" >"$out" 2>&1 <<'PY'
+like() { # DIR MODEL|trl [TASK]: PyTorch in fp64, as far off as in fp32; TRL, which computes in fp32
+    python3 - "$tmp/$1/metrics.jsonl" "$2" "${3:-grpo}" >"$out" 2>&1 <<'PY'
 import json, sys
-want = json.load(open("tests/data/vision/grpo.json"))[sys.argv[2]]
-want, rough = (want, 0) if sys.argv[2] == "trl" else (want["steps"], want["fp32"])
-found = [[r["loss"], r["grad_norm"], r["grpo/kl"]] for r in map(json.loads, open(sys.argv[1])) if "loss" in r]
-off = [max(abs(a - b) / max(1, abs(b)) for a, b in zip(x, y)) for x, y in zip(found, want)]
+want = json.load(open("tests/data/vision/rollouts.json"))[sys.argv[2]][sys.argv[3]]
+names = {"grpo": ["loss", "grad_norm", "grpo/kl"], "ppo": ["ppo/loss/policy", "ppo/loss/value", "grad_norm", "critic/grad_norm"]}[sys.argv[3]]
+found = [[r[n] for n in names] for r in map(json.loads, open(sys.argv[1])) if "loss" in r]
+off = [max(abs(a - b) / max(1, abs(b)) for a, b in zip(x, y)) for x, y in zip(found, want["steps"])]
+rough = want["fp32"]
 assert len(found) == 10 and max(off) <= 2e-6 + 4 * rough, "off by %s, PyTorch by %g" % (off, rough)
 PY
 }
+# PPO with a critic that is the model with a new head
+python3 - $vision/rollouts.jsonl >"$tmp/single.jsonl" <<'PY'
+import json, sys
+for g in map(json.loads, open(sys.argv[1])):
+    for ids, reward in zip(g["completion_ids"], g["rewards"]):
+        print(json.dumps({"sample": g["sample"], "completion_ids": [ids], "rewards": [[reward]]}))
+PY
+ppo() { # NP DIR ARGS...
+    train "$1" "$2" run.task=ppo ppo.response_length=6 ppo.num_mini_batches=1 ppo.num_ppo_epochs=2 $own ppo.value_path="$tmp/judges/$name" "${@:3}"
+}
+mkdir "$tmp/judges"
 for model in hf/clip_llama grids/qwen3_vl hf/gemma3 grids/internvl hf/siglip_qwen2 grids/qwen2_5_vl grids/qwen3_vl_moe grids/qwen3_5 grids/qwen3_5_moe; do
     of_model $model
     train 1 "$name" $own $given
@@ -32,6 +44,12 @@ for model in hf/clip_llama grids/qwen3_vl hf/gemma3 grids/internvl hf/siglip_qwe
     expect "ten steps are those of plain PyTorch" like "$name" $model
     train 2 "$name-2" $own $given zero.stage=3 batch.micro_batch_size=1
     expect "$name: on two ranks at stage 3, with single completions" like "$name-2" $model
+    python3 tests/vision_records.py score "$vision/$model" "$tmp/judges/$name"
+    ppo 1 "ppo-$name" ppo.rollouts="$tmp/single.jsonl"
+    expect "$name, ppo: as much memory as planned" as_planned
+    expect "ten steps are those of plain PyTorch" like "ppo-$name" $model ppo
+    ppo 2 "ppo-$name-2" ppo.rollouts="$tmp/single.jsonl" zero.stage=3
+    expect "$name, ppo: on two ranks at stage 3" like "ppo-$name-2" $model ppo
 done
 expect "and those of TRL's GRPOTrainer" like clip_llama trl
 expect "images are counted" above clip_llama images_per_second 0
@@ -93,6 +111,45 @@ sampled 2 beams grpo.rollout=beam grpo.beta=0
 expect_exit "groups of a beam search" 0
 sampled 2 more data.validation="$tmp/clip_llama.h5" data.validation_steps=2 grpo.dynamic_sampling=true grpo.top_entropy_quantile=0.5 batch.micro_batch_size=3
 expect_exit "validation, dynamic sampling, entropies" 0
+
+# ---- ppo, with a reward model and a critic that see the images
+sampled_ppo() { # NP DIR ARGS...
+    ppo "$1" "$2" ppo.reward_path="$tmp/judges/$name" run.reproducible=true run.max_steps=6 batch.micro_batch_size=1 data.shuffle=true "${@:3}"
+}
+for model in hf/clip_llama grids/qwen3_vl; do
+    of_model $model
+    sampled_ppo 1 "p-$name" vision.train=projector,llm
+    expect "$name, ppo: as much memory as planned" as_planned
+    sampled_ppo 4 "p-$name-4" vision.train=projector,llm zero.stage=3 model.activation_checkpointing=block zero.offload_optimizer=cpu
+    expect "the same bits on four ranks" same_model "$(newest "p-$name")" "$(newest "p-$name-4")"
+    sampled_ppo 2 "c-$name" vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=1
+    expect "cached features: as much memory as planned" as_planned
+    expect "the same bits" same_model "$(newest "p-$name")" "$(newest "c-$name")"
+    sampled_ppo 2 "r-$name" vision.train=projector,llm run.max_steps=3 zero.stage=2
+    sampled_ppo 1 "r-$name" vision.train=projector,llm checkpoint.resume=auto
+    expect "resumed: the same bits" same_model "$(newest "p-$name")" "$(newest "r-$name")"
+done
+of_model hf/clip_llama
+sampled_ppo 1 costs ppo.cost_path="$tmp/judges/clip_llama"
+sampled_ppo 2 costs-2 ppo.cost_path="$tmp/judges/clip_llama" zero.stage=3
+expect "with costs: the same bits on two ranks" same_model "$(newest costs)" "$(newest costs-2)"
+sampled_ppo 2 adapted lora.r=2 vision.train=llm checkpoint.export=hf
+expect_exit "adapters, and an export of policy and critic" 0
+expect "the critic is a classifier" grep -q LlavaForSequenceClassification "$tmp/adapted/critic/config.json"
+
+# ---- distillation from a teacher that sees the images
+of_distill() { # NP DIR ARGS...
+    train "$1" "$2" run.task=distill run.reproducible=true run.max_steps=4 batch.train_batch_size=6 batch.micro_batch_size=1 \
+        distill.teacher_path=$vision/hf/clip_llama distill.max_new_tokens=6 model.path=$vision/hf/clip_llama "${@:3}"
+}
+expect "records with images" ./dtrain-data -q --tokenizer $vision/hf/clip_llama --images $vision/hf/clip_llama -o "$tmp/records.h5" $vision/run/records.jsonl
+for case in "data distill.lmbda=0 data.train=$tmp/records.h5" "own distill.lmbda=1 data.train=$tmp/clip_llama.h5" "teacher distill.seq_kd=true data.train=$tmp/records.h5"; do
+    of_distill 1 "d-${case%% *}" ${case#* }
+    expect "distill, answers of the ${case%% *}: as much memory as planned" as_planned
+    of_distill 3 "d-${case%% *}-3" ${case#* } zero.stage=3
+    expect "the same bits on three ranks" same_model "$(newest "d-${case%% *}")" "$(newest "d-${case%% *}-3")"
+done
+expect "the teacher is the student: no loss at first" awk 'NR == 1 { exit !($2 < 1e-6 && $2 > -1e-6) }' <(losses d-own)
 
 # ---- reward models and programs
 python3 tests/vision_records.py score $vision/hf/clip_llama "$tmp/judge"

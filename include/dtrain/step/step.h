@@ -235,8 +235,11 @@ struct dt_task {
     int64_t n_validation;  /* micro-steps per rank; 0: no validation */
     dt_features *features; /* vision.feature_cache: features that batches read; NULL: none */
     uint64_t tower_hash;   /* of the tower that computed them */
-    /* frozen models that receive the main model's batches and therefore must have the same tower (dt_scorer) */
-    dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
+    struct dt_same_tower {
+        const dt_model_config *mc;
+        dt_zero *zero;
+        const char *name;
+    } same_tower[DT_MAX_TASK_FILES]; /* dt_task_share_tower */
     int n_same_tower;
     int images; /* index of the sum "images", which exists if model_opt->max_images > 0 */
     int cells;  /* the same for the cells of images that are grids, if the model takes such images */
@@ -356,6 +359,9 @@ size_t dt_task_image_nbytes(const dt_task *t);
  *  t->zero, and pass them to t->train and t->valid. Call it again when other weights are loaded. Collective, agreed.
  *  DT_ERR_DATA, DT_ERR_WRITE, DT_ERR_STOP. */
 dt_err dt_task_make_features(dt_task *t);
+/** Register another model that receives batches with features, and therefore must have the main model's tower; in begin
+ *  of a part. name: for messages. All are borrowed. Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES models. */
+dt_err dt_task_share_tower(dt_task *t, const dt_model_config *mc, dt_zero *zero, const char *name);
 /** Free the features, after dt_task_close_data. Local. */
 void dt_task_drop_features(dt_task *t);
 /** Hash of a model's parameters in units for which is_one is true (NULL: all), the same for any number of ranks and

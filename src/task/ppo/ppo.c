@@ -383,6 +383,7 @@ static dt_err ppo_load(dt_task *t, const dt_named_arrays *items)
 const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .trains = true,
                                  .no_dropout = true,
+                                 .images = true,
                                  .watch = {"ppo/objective/scores"},
                                  .self_nbytes = sizeof(ppo),
                                  .check = check,
