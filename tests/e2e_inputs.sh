@@ -115,7 +115,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/classify.ini | input/embed.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/agent.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/vision-chat.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/orpo.ini | input/simpo.ini | input/kto.ini | input/classify.ini | input/embed.ini | input/distill.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini | input/agent.ini | input/vision-grpo.ini | input/rloo.ini | input/reinforce.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done
@@ -238,6 +238,11 @@ grids/qwen2_5_vl grids/chats.jsonl
 grids/qwen3_vl grids/chats.jsonl
 hf/gemma3 gemma3_chats.jsonl
 END
+qwen=tests/data/vision/grids/qwen3_vl
+python3 tests/vision_records.py prompts $qwen >"$tmp/asked.jsonl"
+ends "prompts with images" 0 run 0 ./dtrain-data --kind prompts --images $qwen --tokenizer $qwen -o "$tmp/asked.h5" "$tmp/asked.jsonl"
+ends "input/vision-grpo.ini" 0 run 1 ./dtrain input/vision-grpo.ini model.path=$qwen run.output_dir="$tmp/vision-grpo" data.train="$tmp/asked.h5" data.seq_len=128 \
+    vision.feature_cache="$tmp/features" run.max_steps=1 batch.train_batch_size=8 grpo.max_completion_length=8
 
 # Commands in the heads of files name templates that exist.
 for name in $(sed -n 's/^#.* --template \([^ ]*\) .*/\1/p' input/*.ini input/models/*.ini | grep -v '^auto$' | sort -u); do

@@ -141,7 +141,6 @@ expect "the input image is unchanged" cmp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "records name their own" 64 'image: expected --prompt, - or --chat' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
 printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
-gen_wrong "a reward model has no images" 64 'reward models and critics accept only text' --score $hf/clip_llama --answers "$tmp/bad.jsonl"
 cp -r $hf/clip_llama "$tmp/other" && sed -i 's/14/16/' "$tmp/other/preprocessor_config.json"
 gen_wrong "images of another size" 65 'expects 14 x 14' "$tmp/other" --prompt a --image "$files/rgb.jpg"
 

@@ -165,10 +165,8 @@ static dt_err policy_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m
     if (micro == 0 && dt_rollout_number(r) != step / ROLLOUT_STEPS) DT_TRY(policy_roll_out(t, step / ROLLOUT_STEPS));
     y->n_target = 0;
     for (int64_t i = first; i < first + n; i++) y->n_target += dt_rollout_row_of(r, y->order[i])->n_new;
-    *m = (dt_micro){.batch = dt_rollout_micro(r, t, y->order, first, n, micro, &y->row),
-                    .n_micro = dt_rollout_n_micro(r, t, n),
-                    .inv_norm = 1 / (double)y->n_target};
-    return DT_OK;
+    *m = (dt_micro){.n_micro = dt_rollout_n_micro(r, t, n), .inv_norm = 1 / (double)y->n_target};
+    return dt_rollout_micro(r, t, y->order, first, n, micro, &m->batch, &y->row);
 }
 
 /* The gain of target i, of sequence s, times the ratio of its new to its old probability. */

@@ -4,7 +4,7 @@ transformers (the default) continues the prompts of a language model (dtrain-gen
 continuations are printed; their tokens must be equal. A reward model (or a critic) scores the answers of
 dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch. Rewards must agree within fp32 rounding. A
 vision-language model continues prompts with images (--greedy --jsonl --logprobs). Placeholders and tokens must be
-equal, and log-probabilities agree within rounding. Images are named by the records, relative to the folder of ANSWERS,
+equal, and log-probabilities agree within rounding. Its reward model scores answers with images. Images are named by the records, relative to the folder of ANSWERS,
 or by the command line, for every prompt, as with dtrain-generate's --image.
 
 --with NAME selects another program, for language models. Their log-probabilities are compared if the records have them
@@ -63,6 +63,29 @@ def continues_alike():
     return same
 
 
+def classifier(architecture):
+    """The class of transformers; for most models with images it has none, but all parts of it."""
+    if hasattr(transformers, architecture):
+        return getattr(transformers, architecture)
+    base = getattr(transformers, architecture.replace("ForSequenceClassification", "PreTrainedModel"))
+    return type(architecture, (transformers.modeling_layers.GenericForSequenceClassification, base), {})
+
+
+@torch.no_grad()
+def sees_scores(architecture, kind):
+    """A reward model over images and texts."""
+    model = load(classifier(architecture))
+    images_of, token, off = kind(model.config), getattr(model.config, "image_token_id", None) or model.config.image_token_index, 0.0
+    some = [a for a in answers if token not in a["ids"]]  # transformers would look for another image
+    for number, answer in enumerate(some, 1):
+        ids = answer["prompt_ids"] + answer["ids"]
+        images = [transformers.image_utils.load_image(path) for path in image_paths(answer)]
+        found = model(torch.tensor([ids]), **images_of.inputs(number, images, ids, token)).logits.item()
+        off = max(off, abs(found - answer["reward"]) / max(1, abs(found)))
+    print(f"{len(some)} rewards, maximum difference {off:.1e}")
+    return off < 1e-4
+
+
 @torch.no_grad()
 def scores_alike():
     model = load(transformers.AutoModelForSequenceClassification)
@@ -96,14 +119,16 @@ def check_images(number, n_images, n_placeholders, n_each):
 
 
 class OneSize:
-    """Images of LLaVA."""
+    """Images of LLaVA and Gemma 3."""
     def __init__(self, v):
         self.processor = transformers.AutoProcessor.from_pretrained(directory)
-        self.n_each = (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
+        self.both_ways = v.model_type == "gemma3"
+        self.n_each = v.mm_tokens_per_image if self.both_ways else (v.vision_config.image_size // v.vision_config.patch_size) ** 2 + (v.vision_config.model_type == "clip_vision_model" and v.vision_feature_select_strategy == "full")
 
     def inputs(self, number, images, ids, token):
         check_images(number, len(images), ids.count(token), self.n_each)
-        return dict(pixel_values=self.processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {}
+        more = dict(token_type_ids=(torch.tensor([ids]) == token).int()) if self.both_ways else {}
+        return more | (dict(pixel_values=self.processor.image_processor(images=images, return_tensors="pt").pixel_values) if images else {})
 
     def same_ids(self, answer, images):
         asked = answer.get("prompt", "").count(self.processor.image_token) == len(images) > 0
@@ -233,6 +258,8 @@ PROGRAMS = {"llama.cpp": lambda: same_as(LlamaCpp()), "vllm": lambda: same_as(Vl
 if given.program in PROGRAMS:
     sys.exit(not PROGRAMS[given.program]())
 architecture = transformers.AutoConfig.from_pretrained(directory).architectures[0]
+if architecture.endswith("ForSequenceClassification") and hasattr(transformers.AutoConfig.from_pretrained(directory), "vision_config"):
+    sys.exit(not sees_scores(architecture, Grids if architecture.startswith("Qwen") else OneSize))
 if architecture.startswith("Llava"):
     sys.exit(not sees_alike(OneSize))
 if architecture.startswith("Qwen") and architecture.endswith("ForConditionalGeneration"):

@@ -67,6 +67,13 @@ static int64_t sample_before(const dt_loader *l, int64_t step, int64_t i)
     return dt_order_sample(&l->order, epoch, i > first ? i - 1 : first + count - 1);
 }
 
+static dt_err check_features(const dt_loader *l)
+{
+    DT_CHECK(!l->slots || l->has_features, DT_ERR_FAULT,
+             "internal: batch requested before image features were computed");
+    return DT_OK;
+}
+
 /* Build the batch of (step, micro) on this rank. The loader has no position, so any order of calls works. */
 static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
@@ -76,8 +83,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     dt_images_clear(b);
-    DT_CHECK(!l->slots || l->has_features, DT_ERR_FAULT,
-             "internal: batch requested before image features were computed");
+    DT_TRY(check_features(l));
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++) {
         const int64_t sample = dt_order_sample(&l->order, epoch, i);
@@ -218,6 +224,14 @@ size_t dt_loader_nbytes(const dt_loader *l)
     return nbytes + (l->order.grouped ? (size_t)l->order.n * sizeof *l->order.grouped : 0) + slots_nbytes(l);
 }
 
+static dt_err open_slots(dt_loader *l)
+{
+    if (l->opt.planning || slots_nbytes(l) == 0) return DT_OK;
+    DT_COUNTED_ALLOC(&l->memory, l->slots, dt_loader_n_images(l),
+                     "out of memory for the feature offsets of %" PRId64 " images", dt_loader_n_images(l));
+    return DT_OK;
+}
+
 static dt_err open_batches(dt_loader *l)
 {
     const int64_t T = l->opt.seq_len, m = l->opt.micro_batch_size, max_tok = l->sources.max_tok;
@@ -225,6 +239,7 @@ static dt_err open_batches(dt_loader *l)
              "a sample has %" PRId64 " images, which is too many for a micro-batch of %" PRId64, l->sources.max_images,
              m);
     l->info.max_images = (int32_t)(l->sources.max_images * (has_batches(l) ? m : 1));
+    DT_TRY(open_slots(l));
     if (!has_batches(l)) return DT_OK;
     /* a sequence has at least one token */
     const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq;
@@ -237,9 +252,6 @@ static dt_err open_batches(dt_loader *l)
     DT_COUNTED_ALLOC(&l->memory, l->scratch.mask, T, "out of memory for %d micro-batches", l->n_batches);
     const dt_kind_batch most = largest_batch(l);
     for (int i = 0; i < l->n_batches; i++) DT_TRY(dt_kind_batch_alloc(&l->batches[i], &most, l->opt.ledger));
-    if (slots_nbytes(l) > 0)
-        DT_COUNTED_ALLOC(&l->memory, l->slots, dt_loader_n_images(l),
-                         "out of memory for the feature offsets of %" PRId64 " images", dt_loader_n_images(l));
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -472,6 +484,28 @@ dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
              d->path, in_file, max, n_tok);
     *n = (int32_t)kept;
     return dt_dataset_read_tokens(d, first + n_tok - kept, kept, ids);
+}
+
+dt_err dt_loader_prompt_grids(dt_loader *l, int64_t sample, int32_t max, uint32_t *grid, int32_t *n)
+{
+    int64_t in_file, first, n_all;
+    dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
+    *n = 0;
+    DT_TRY(dt_dataset_images_of(d, in_file, &first, &n_all));
+    DT_CHECK(n_all <= max, DT_ERR_DATA, "%s: prompt %" PRId64 ": %" PRId64 " images exceed the capacity of %d", d->path,
+             in_file, n_all, max);
+    *n = (int32_t)n_all;
+    return dt_dataset_read_grids(d, first, n_all, grid);
+}
+
+dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, int32_t from, int32_t n, uint8_t *to)
+{
+    int64_t in_file, first, n_all;
+    dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
+    DT_TRY(check_features(l));
+    DT_TRY(dt_dataset_images_of(d, in_file, &first, &n_all));
+    DT_EXPECT(from >= 0 && from + n <= n_all);
+    return dt_dataset_read_for_batch(d, first + from, n, to, image_nbytes(l));
 }
 
 bool dt_loader_has_answers(const dt_loader *l)

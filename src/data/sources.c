@@ -170,6 +170,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     if (ops == &dt_samples_packed) s->info.n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
     if (d->info.has_images && !s->with_images) s->with_images = &d->info;
     if (set->max_images > s->max_images) s->max_images = set->max_images;
+    s->info.longest_tail = dt_max_i64(s->info.longest_tail, set->max_tail);
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;
     if (set->max_seq > s->max_seq) s->max_seq = set->max_seq;
     s->fingerprint = dt_mix64(s->fingerprint ^ hash);

@@ -25,6 +25,7 @@ int32_t decode_loop_slot(const decode_loop *p, int32_t slot)
 static int32_t max_images(const dt_generate_options *opt) { return opt->vision ? opt->max_images : 0; }
 static size_t image_nbytes(const dt_generate_options *opt)
 {
+    if (opt->feature_nbytes > 0) return opt->feature_nbytes;
     return opt->vision ? dt_image_nbytes(opt->vision->image_size) : 0;
 }
 

@@ -81,7 +81,8 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
                linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     dt_module_name(k, expert, module);
-    snprintf(name, sizeof name, "%s%s%s", b->prefix, module, k->flags & BARE ? "" : ".weight");
+    snprintf(name, sizeof name, "%s%s%s", k->slot == SLOT_SCORE ? "" : b->prefix, module,
+             k->flags & BARE ? "" : ".weight");
     DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm && k->slot != SLOT_DT_BIAS,
                        norm ? 0 : (float)(b->mc->initializer_range / depth), ones));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
@@ -233,10 +234,6 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
     DT_EXPECT(n_labels > 0 || n_labels == DT_HIDDEN_STATES);
-    DT_CHECK(!mc->vision, DT_ERR_USAGE,
-             "expected a text model for a scalar head, found a vision-language model; classifiers, reward models and "
-             "critics accept "
-             "only text");
     return make_units(mc, n_labels, units, n_units);
 }
 

@@ -164,6 +164,18 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
 /* A model with a language model of its own keeps its config.json. */
 static void edit_joined(json_t *root) { json_object_del(root, "preprocessor_config"); }
 
+/* The class that transformers has, or would have, for a scalar head on a model with images: of LLaVA
+ * "LlavaForSequenceClassification", with the head next to the whole model. */
+static void edit_classifier(json_t *root, int64_t n_labels)
+{
+    const char *whole = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    const char *end = strstr(whole, "ForConditionalGeneration");
+    char name[128];
+    snprintf(name, sizeof name, "%.*sForSequenceClassification", (int)(end ? end - whole : 0), whole);
+    json_object_set_new(root, "architectures", json_pack("[s]", name));
+    set_labels(root, n_labels);
+}
+
 static char *edit(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     /* config.json says what kind of scalar head the model has, unless it is that of a language model */
@@ -171,9 +183,9 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     const bool keeps = n_labels > 0 ? mc->score_bias : n_labels == DT_HIDDEN_STATES && mc->headless;
     char architecture[128];
     snprintf(architecture, sizeof architecture, "%s",
-             keeps          ? own
-             : n_labels > 0 ? dt_classifier_architecture(mc->family)
-                            : dt_model_architecture(mc));
+             keeps                         ? own
+             : n_labels > 0 && !mc->vision ? dt_classifier_architecture(mc->family)
+                                           : dt_model_architecture(mc));
     json_object_del(root, "sentence_transformers"); /* exported as files */
     json_t *text = json_object_get(root, "text_config");
     json_object_del(text, "quantization_config"); /* exported weights are plain */
@@ -182,6 +194,7 @@ static char *edit(json_t *root, const dt_model_config *mc, const dt_export_optio
     json_object_set_new(root, "architectures", json_pack("[s]", architecture));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));
     if (mc->vision) mc->vision->tower->architecture ? edit_joined(root) : edit_vision(root, mc->vision);
+    if (mc->vision && n_labels > 0) edit_classifier(root, n_labels);
     set_dtype(root, opt->dtype);
     return export_config_dump(root);
 }

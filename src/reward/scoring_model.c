@@ -106,7 +106,8 @@ static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int
     const int n_micro = dt_rollout_n_micro(r, t, n);
     for (int micro = 0; micro < n_micro; micro++) {
         const int64_t *row;
-        const dt_batch *b = dt_rollout_micro(r, t, order, first, n, micro, &row);
+        const dt_batch *b;
+        DT_TRY(dt_rollout_micro(r, t, order, first, n, micro, &b, &row));
         DT_TRY(dt_judge_score(&m->judge, t, b));
         for (int32_t s = 0; s < b->n_seq; s++) reward[row[s] * stride] = (double)m->judge.score[s];
     }

@@ -20,7 +20,7 @@ int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
 
 /* Append prompt and completion as a sequence. Every token but the last predicts the next one; targets are the model's
  * tokens of the completion. */
-static void add_row(dt_rollout *r, int64_t row)
+static dt_err add_row(dt_rollout *r, int64_t row)
 {
     dt_batch *b = &r->batch;
     const dt_rollout_row *x = &r->row[row];
@@ -35,27 +35,31 @@ static void add_row(dt_rollout *r, int64_t row)
         b->pos[b->n_tok] = i;
         b->token_key[b->n_tok] = dt_mix64(key + (uint64_t)i);
     }
-    b->full_len[b->n_seq++] = 0;
+    b->full_len[b->n_seq] = 0;
+    b->prompt_len[b->n_seq++] = x->n_prompt;
     b->seq_start[b->n_seq] = b->n_tok;
+    return rollout_add_images(r, row);
 }
 
-const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n,
-                                 int micro, const int64_t **row)
+dt_err dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n, int micro,
+                        const dt_batch **batch, const int64_t **row)
 {
     dt_batch *b = &r->batch;
     const int64_t m = t->batching.micro_batch_size, from = ((int64_t)micro * t->data->size + t->data->rank) * m,
                   end = dt_min_i64(from + m, n);
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;
+    dt_images_clear(b);
     for (int64_t i = from; i < end; i++) {
         const int64_t at = order ? order[first + i] : first + i;
         r->rows_of_micro[b->n_seq] = at;
-        add_row(r, at);
+        DT_TRY(add_row(r, at));
     }
     b->n_samples = b->n_seq;
     dt_batch_finish(b);
-    if (row) *row = r->rows_of_micro;
-    return b;
+    *row = r->rows_of_micro;
+    *batch = b;
+    return DT_OK;
 }
 
 /* ---- scoring ----------------------------------------------------------------------------------------------------- */
@@ -113,8 +117,9 @@ static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_
 
 static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int micro, const pass *with)
 {
+    const dt_batch *b;
     const int64_t *row;
-    const dt_batch *b = dt_rollout_micro(r, t, order, 0, r->n_rows, micro, &row);
+    DT_TRY(dt_rollout_micro(r, t, order, 0, r->n_rows, micro, &b, &row));
     DT_TRY(with->scorer(with->self, t, b, r->scores));
     keep(r, b, row, with->scored, with->array);
     return DT_OK;

@@ -102,7 +102,15 @@ static dt_err check_group(const place *at, const json_t *group)
 {
     DT_CHECK(json_is_object(group), DT_ERR_DATA,
              "%s:%" PRId64 ": expected an object with prompt_ids and completion_ids", at->from->path, at->line);
-    DT_TRY(check_ids(at, "prompt_ids", json_object_get(group, "prompt_ids")));
+    const json_t *ids = json_object_get(group, "prompt_ids"), *sample = json_object_get(group, "sample");
+    const int64_t n_samples = at->from->n_samples;
+    DT_CHECK(n_samples == 0 ||
+                 (json_is_integer(sample) && json_integer_value(sample) >= 0 && json_integer_value(sample) < n_samples),
+             DT_ERR_DATA,
+             "%s:%" PRId64 ": sample: expected the number of the prompt in data.train, which has images: from 0 to "
+             "%" PRId64,
+             at->from->path, at->line, n_samples - 1);
+    if (n_samples == 0 || ids) DT_TRY(check_ids(at, "prompt_ids", ids));
     DT_TRY(check_completions(at, json_object_get(group, "completion_ids")));
     DT_TRY(check_masks(at, group));
     return check_rewards(at, json_object_get(group, "rewards"));
@@ -133,6 +141,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
         f->has_turns = json_object_get(group, "tool_mask") != NULL;
     }
     const dt_err err = check_group(&(place){f, opt, line}, group);
+    f->line[f->n].sample = json_integer_value(json_object_get(group, "sample"));
     f->longest_prompt = dt_max_i64(f->longest_prompt, (int64_t)json_array_size(json_object_get(group, "prompt_ids")));
     json_decref(group);
     f->n += err == DT_OK;
@@ -208,6 +217,24 @@ static bool ends(const dt_rollout *r, int32_t id)
     return false;
 }
 
+/* The prompt of a line. If prompts have images, it is that of the dataset. */
+static dt_err add_prompt(dt_rollout *r, const json_t *prompt, dt_rollout_row *x, int32_t *ids)
+{
+    const size_t whole = json_array_size(prompt);
+    const rollout_line *line = &r->replay.line[x->prompt];
+    if (r->replay.n_samples == 0) {
+        x->n_prompt = (int32_t)dt_min_i64((int64_t)whole, r->max_prompt);
+        copy_ids(prompt, whole - (size_t)x->n_prompt, ids, x->n_prompt);
+        return DT_OK;
+    }
+    DT_TRY(dt_loader_prompt(r->prompts, line->sample, r->max_prompt, ids, &x->n_prompt));
+    bool same = !prompt || (int64_t)whole == x->n_prompt;
+    for (size_t i = 0; i < whole && same; i++) same = json_integer_value(json_array_get(prompt, i)) == ids[i];
+    DT_CHECK(same, DT_ERR_DATA, "%s:%" PRId64 ": prompt_ids: expected those of sample %" PRId64 " of data.train",
+             r->replay.path, line->number, line->sample);
+    return DT_OK;
+}
+
 /* With the tokens of an environment a completion is taken whole. */
 static void add_turns(dt_rollout *r, const json_t *mask, int64_t row, int32_t n)
 {
@@ -223,19 +250,15 @@ static void add_turns(dt_rollout *r, const json_t *mask, int64_t row, int32_t n)
 }
 
 /* Otherwise it ends at the first end token. */
-static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t row, size_t k)
+static dt_err add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t row, size_t k)
 {
     const json_t *prompt = json_object_get(group, "prompt_ids"),
                  *completion = json_array_get(json_object_get(group, "completion_ids"), k),
                  *rewards = json_array_get(json_object_get(group, "rewards"), k);
     dt_rollout_row *x = &r->row[row];
     int32_t *ids = r->ids + row * r->ids_ld;
-    const size_t whole = json_array_size(prompt);
-    *x = (dt_rollout_row){.prompt = number,
-                          .number = r->now.next_completion++,
-                          .n_prompt = (int32_t)dt_min_i64((int64_t)whole, r->max_prompt),
-                          .reward = (double)NAN};
-    copy_ids(prompt, whole - (size_t)x->n_prompt, ids, x->n_prompt);
+    *x = (dt_rollout_row){.prompt = number, .number = r->now.next_completion++, .reward = (double)NAN};
+    DT_TRY(add_prompt(r, prompt, x, ids));
     const int32_t n = (int32_t)json_array_size(completion);
     copy_ids(completion, 0, ids + x->n_prompt, n);
     if (r->observed) add_turns(r, json_array_get(json_object_get(group, "tool_mask"), k), row, n);
@@ -244,6 +267,7 @@ static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t 
         const json_t *reward = reward_at(rewards, (size_t)f);
         r->given[row * r->replay.n_rewards + f] = json_is_null(reward) ? NAN : json_number_value(reward);
     }
+    return DT_OK;
 }
 
 dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
@@ -252,8 +276,11 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
         const int64_t number = r->now.next_prompt++ % r->replay.n;
         json_t *group;
         DT_TRY(read_group(&r->replay, &r->opt, number, &group));
-        for (int k = 0; k < r->opt.num_generations; k++) add_row(r, group, number, row + k, (size_t)k);
+        dt_err err = DT_OK;
+        for (int k = 0; k < r->opt.num_generations && err == DT_OK; k++)
+            err = add_row(r, group, number, row + k, (size_t)k);
         json_decref(group);
+        DT_TRY(err);
     }
     return DT_OK;
 }
@@ -261,8 +288,9 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
 /* The remaining fields of a line. */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
-    static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",
-                                       "rewards", "reward_funcs", "advantages",     "logps",  "tool_mask"};
+    static const char *const ours[] = {"step",        "prompt_ids", "completion_ids", "prompt",
+                                       "completions", "rewards",    "reward_funcs",   "advantages",
+                                       "logps",       "tool_mask",  "sample"};
     json_t *group;
     DT_TRY(read_group(&r->replay, &r->opt, number, &group));
     json_t *nested = json_object_get(group, "record");

@@ -42,18 +42,21 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
                                    .nranks = 1,
                                    .seed = (uint64_t)cfg->run_seed,
                                    .vocab_size = t->mc->vocab_size,
+                                   .feature_nbytes = dt_task_feature_nbytes(t),
                                    .planning = !t->comm,
                                    .ledger = t->ledger,
                                    .phase = t->phase};
-    if (*r->opt.from_file) return open_replay(r, t);
+    const bool replays = *r->opt.from_file;
+    if (replays && !dt_data_show_images(opt.files)) return open_replay(r, t);
     if (!*opt.files || dt_config_doubted(cfg, "data", key)) return DT_OK; /* already reported */
     DT_TRY(dt_task_open_loader(t, key, loader, &opt));
-    const char *images = dt_loader_info(*loader)->image_path;
-    DT_CHECK(!images, DT_ERR_USAGE, "%s: %s has images, which run.task = %s does not support", opt.where, images,
-             cfg->run_task);
+    const dt_data_info *info = dt_loader_info(*loader);
     r->prompts = *loader;
-    r->n_prompts = dt_loader_info(r->prompts)->n_samples;
-    return DT_OK;
+    r->max_images = info->max_images;
+    r->n_prompts = info->n_samples;
+    if (!replays) return DT_OK;
+    r->replay.n_samples = info->n_samples;
+    return open_replay(r, t);
 }
 
 /* Find the maximum length of prompts and rows. A row has at most data.seq_len tokens, like every sequence of a run. */
@@ -96,17 +99,22 @@ static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
     return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
 }
 
-/* A prompt is cached once for all its completions, each of which has its own slots for new tokens. */
+/* A prompt is cached once for all its completions, each of which has its own slots for new tokens, and for an image that
+ * the prompt ends with. */
 static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_options *o)
 {
     o->cache_seqs = (int32_t)dt_max_i64(o->cache_seqs, n);
-    const int64_t n_prompts = n_prompts_for(r, nranks, n), shared = n_prompts > 0 ? r->max_prompt : 0;
-    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->recompute_at > 0 ? r->max_len : r->max_len - shared);
+    const int64_t n_prompts = n_prompts_for(r, nranks, n), shared = n_prompts > 0 ? r->max_prompt : 0,
+                  tail = dt_min_i64(r->prompts ? dt_loader_info(r->prompts)->longest_tail : 0, shared);
+    o->cache_len = (int32_t)dt_max_i64(o->cache_len, r->recompute_at > 0 ? r->max_len : r->max_len - shared + tail);
     o->cache_prompts = (int32_t)dt_max_i64(o->cache_prompts, n_prompts);
     o->cache_prompt_len = (int32_t)dt_max_i64(o->cache_prompt_len, shared);
     o->max_seq = (int32_t)dt_max_i64(o->max_seq, n);
     o->batch_invariant = true; /* completions do not depend on the rest of the batch */
 }
+
+/* A pass takes one token of each sequence. If one takes an image instead, that is not divided. */
+static int32_t image_room(const dt_rollout *r) { return r->max_images > 0 ? r->max_prompt : 0; }
 
 /* Number of sequences at a time. Generating all rows of a rank together is fastest, because each pass reads the
  * weights. The cache uses the activation memory of training, so it is free if it fits there. */
@@ -116,7 +124,7 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     dt_model_options with = *t->model_opt;
     dt_memory trains, generates;
     const int64_t unit = rollout_unit(r), share = share_of(r, t->data->size),
-                  most = dt_max_i64(dt_min_i64(share, with.max_tok) / unit, 1); /* in units */
+                  most = dt_max_i64(dt_min_i64(share, with.max_tok - image_room(r)) / unit, 1); /* in units */
     *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(MIN_SLOTS, unit)) * unit : share);
     if (!t->ops->trains || !t->dev->ops || t->n_units == 0) return DT_OK;
     DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &trains));
@@ -134,13 +142,26 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     return DT_OK;
 }
 
+/* A plan without files assumes one image per prompt. */
+static dt_err widen_for_images(dt_rollout *r, dt_task *t)
+{
+    const int64_t m = t->batching.micro_batch_size;
+    if (!r->prompts && !r->replay.in && t->mc->vision) r->max_images = (int32_t)dt_task_planned_images(t);
+    DT_CHECK(m * r->max_images <= INT32_MAX, DT_ERR_USAGE,
+             "a prompt has %d images, which is too many for a micro-batch of %" PRId64, (int)r->max_images, m);
+    t->model_opt->max_images = (int32_t)dt_max_i64(t->model_opt->max_images, m * r->max_images);
+    dt_task_declare_images(t);
+    return DT_OK;
+}
+
 static dt_err widen_model(dt_rollout *r, dt_task *t)
 {
     dt_model_options *o = t->model_opt;
     int32_t n_slots;
     r->recompute_at = dt_model_recompute_length(t->mc, r->max_len);
+    DT_TRY(widen_for_images(r, t));
     DT_TRY(find_slots(r, t, &n_slots));
-    o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes one token of each sequence */
+    o->max_tok = (int32_t)dt_max_i64(o->max_tok, n_slots + image_room(r));
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
     ask_for_cache(r, t->data->size, n_slots, o);
     if (!r->opt.by_other) t->wants_gathered = true;
@@ -154,6 +175,10 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .n_prompts = (int32_t)n_prompts_for(r, t->data->size, n_slots),
                                         .recompute_at = r->recompute_at,
                                         .max_tok = o->max_tok,
+                                        .vision = r->max_images > 0 ? t->mc->vision : NULL,
+                                        .max_images = o->max_images,
+                                        .feature_nbytes = dt_task_feature_nbytes(t),
+                                        .image = rollout_image,
                                         .logp = true,
                                         .logp_temperature = r->opt.sampling.temperature,
                                         .ledger = t->ledger};
@@ -209,6 +234,11 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
 static int64_t even(int64_t n) { return n + n % 2; }
 static int64_t whole_words(int64_t nbytes) { return dt_ceil_div(nbytes, 8) * 8; }
 
+static int32_t batch_images(const dt_rollout *r, const dt_task *t)
+{
+    return (int32_t)t->batching.micro_batch_size * r->max_images;
+}
+
 static int32_t batch_tok(const dt_rollout *r, const dt_task *t)
 {
     return (int32_t)(t->batching.micro_batch_size * r->max_len);
@@ -238,6 +268,8 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     r->sequences = dt_carve(block, &used, n_share, sizeof *r->sequences);
     r->turn = dt_carve(block, &used, r->opt.turns ? n_share : 0, sizeof *r->turn);
     r->logps = dt_carve(block, &used, n_share * r->max_len, sizeof(float));
+    r->n_cells = rollout_has_cells(r, t) ? dt_carve(block, &used, n_share * r->max_images, sizeof *r->n_cells) : NULL;
+    r->grid = dt_carve(block, &used, r->max_images, sizeof *r->grid);
     r->rows_of_micro = dt_carve(block, &used, t->batching.micro_batch_size, sizeof *r->rows_of_micro);
     r->scores = dt_carve(block, &used, batch_tok(r, t), sizeof *r->scores);
     return used;
@@ -253,8 +285,11 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_rollout *r = self;
     dt_generate_options generate = r->generate;
+    const int32_t m = (int32_t)t->batching.micro_batch_size;
     generate.max_tok = t->model_opt->max_tok;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(batch_tok(r, t), (int32_t)t->batching.micro_batch_size) +
+    generate.max_images = t->model_opt->max_images;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(batch_tok(r, t), m) +
+                                           dt_batch_images_nbytes(batch_images(r, t), dt_task_image_nbytes(t), m) +
                                            generator_nbytes(r, &generate) + dt_loader_nbytes(r->prompts) +
                                            rollout_replay_nbytes(&r->replay) + dt_tokenizer_nbytes(r->tokenizer);
     return DT_OK;
@@ -279,6 +314,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
     DT_TRY(dt_batch_alloc(&r->batch, batch_tok(r, t), (int32_t)t->batching.micro_batch_size, t->ledger));
+    DT_TRY(dt_batch_add_images(&r->batch, batch_images(r, t), dt_task_image_nbytes(t), t->ledger));
     if (r->n_eos == 0 && dt_comm_first(t->comm))
         DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
     return r->opt.by_other ? DT_OK : dt_rollout_use(r, t, t->model);
@@ -455,6 +491,6 @@ const char *dt_rollout_record(dt_rollout *r, int64_t row)
     r->record = NULL;
     const int64_t prompt = r->row[row].prompt;
     const dt_err err =
-        r->prompts ? dt_loader_record(r->prompts, prompt, &r->record) : rollout_replay_record(r, prompt, &r->record);
+        r->replay.in ? rollout_replay_record(r, prompt, &r->record) : dt_loader_record(r->prompts, prompt, &r->record);
     return err == DT_OK ? r->record : NULL;
 }

@@ -21,6 +21,7 @@ typedef struct rollout_floats {
 /* A line of a file, which holds one group. */
 typedef struct rollout_line {
     int64_t offset, number; /* number: from 1, including blank lines */
+    int64_t sample;         /* of data.train, with n_samples */
 } rollout_line;
 typedef struct rollout_replay {
     const char *path;
@@ -29,8 +30,9 @@ typedef struct rollout_replay {
     size_t text_room;
     rollout_line *line; /* [n] */
     int64_t n, longest_prompt, vocab_size;
-    int n_rewards;  /* per completion */
-    bool has_turns; /* completions have a tool_mask */
+    int64_t n_samples; /* of data.train, if it has images: each line names the sample with its prompt; else 0 */
+    int n_rewards;     /* per completion */
+    bool has_turns;    /* completions have a tool_mask */
     uint64_t fingerprint;
 } rollout_replay;
 
@@ -42,6 +44,7 @@ struct dt_rollout {
     dt_loader *own;
     int64_t n_prompts;           /* per epoch */
     int32_t max_prompt, max_len; /* maximum tokens of a prompt and of a row */
+    int32_t max_images;          /* maximum images of a prompt, of grids cells */
     int32_t recompute_at;        /* of dt_generate_options */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
@@ -68,6 +71,9 @@ struct dt_rollout {
     double *given;                               /* [n_rows, replay.n_rewards] */
     dt_sequence *sequence;                       /* [n_share]: sequences of this rank */
     dt_sequence **sequences;                     /* [n_share] */
+    int32_t *n_cells;                            /* [n_share, max_images] of images that are grids */
+    uint32_t *grid;                              /* [max_images] */
+    int64_t first_sampled;                       /* row of sequence 0 */
     float *logps;                                /* [n_share, max_len] */
     dt_turn *turn;                               /* [n_share] the last turn of each */
     int64_t n_share;
@@ -118,6 +124,17 @@ static inline int64_t rollout_room(const dt_rollout *r)
 }
 /* Do completions have turns of an environment? */
 static inline bool rollout_has_turns(const dt_rollout *r) { return r->opt.turns || r->replay.has_turns; }
+
+/* images.c: images of prompts. Local. */
+/* The sample of data.train with the row's prompt. */
+int64_t rollout_sample_of(const dt_rollout *r, const dt_rollout_row *row);
+bool rollout_has_cells(const dt_rollout *r, const dt_task *t);
+/* Set the numbers of a sequence's images; n_cells: out [max_images]. */
+dt_err rollout_count_images(dt_rollout *r, const dt_rollout_row *row, int32_t *n_cells, dt_sequence *q);
+/* dt_generate_options.image. */
+dt_err rollout_image(void *r, const dt_sequence *q, int32_t k, uint8_t *to, uint32_t *grid);
+/* Add the images of the batch's last sequence, whose row this is: those of an earlier sequence with the same prompt. */
+dt_err rollout_add_images(dt_rollout *r, int64_t row);
 
 /* rollout.c: copy a row and its tokens, without the arrays. */
 void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);

@@ -105,8 +105,9 @@ dt_err rollout_on_wait(void *self, bool idle)
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Set up the sequences of rows first .. first+n-1; `begin` is the first row of the prompts. */
-static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
+static dt_err set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
 {
+    r->first_sampled = first;
     for (int64_t k = 0; k < n; k++) {
         const dt_rollout_row *row = &r->row[first + k];
         if (r->observed) memset(r->observed + (first + k) * r->observed_ld, 0, (size_t)r->observed_ld);
@@ -118,7 +119,9 @@ static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
                                        .logps = r->logps + k * r->max_len,
                                        .prompt_number = (first + k - begin) / rollout_n_drawn(r) + 1};
         r->sequences[k] = &r->sequence[k];
+        DT_TRY(rollout_count_images(r, row, r->n_cells ? r->n_cells + k * r->max_images : NULL, &r->sequence[k]));
     }
+    return DT_OK;
 }
 
 /* Copy this rank's completions to the rows. */
@@ -160,6 +163,7 @@ static dt_err gather(dt_rollout *r, dt_task *t)
 {
     dt_batch *b = &r->batch;
     if (t->stage < 3 || r->generate.lockstep) return DT_OK;
+    dt_images_clear(b);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->seq_start[0] = 0;
@@ -205,7 +209,7 @@ dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t all)
                  .met_s = now_s,
                  .every_s = fmin(1, t->cfg->comm_timeout / 8)};
     dt_phase_enter(t->phase, "rollout", "");
-    set_up(r, first, from, end - from);
+    DT_TRY(dt_comm_agree(t->comm, set_up(r, first, from, end - from)));
     DT_TRY(generate(&m));
     take(r, from, end - from);
     return share(r, t, first, n, from, end);

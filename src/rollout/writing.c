@@ -118,6 +118,7 @@ static bool put_array(FILE *f, dt_rollout *r, const findings *x, int64_t row, in
 static bool put_prompt(FILE *f, dt_rollout *r, int64_t first)
 {
     const char *record = dt_rollout_record(r, first);
+    if (r->max_images > 0) fprintf(f, "\"sample\": %" PRId64 ", ", rollout_sample_of(r, &r->row[first]));
     fputs("\"prompt_ids\": ", f);
     put_ids(f, dt_rollout_ids(r, first), r->row[first].n_prompt);
     if (record && strcmp(record, "{}") != 0) fprintf(f, ", \"record\": %s", record);

@@ -124,18 +124,25 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
     return hash_kernels(t, hash);
 }
 
+dt_err dt_task_share_tower(dt_task *t, const dt_model_config *mc, dt_zero *zero, const char *name)
+{
+    DT_EXPECT(t->n_same_tower < DT_MAX_TASK_FILES);
+    t->same_tower[t->n_same_tower++] = (struct dt_same_tower){mc, zero, name};
+    return DT_OK;
+}
+
 static dt_err check_same_towers(const making *k)
 {
     for (int i = 0; i < k->t->n_same_tower; i++) {
-        const dt_frozen_model *f = k->t->same_tower[i];
+        const struct dt_same_tower *other = &k->t->same_tower[i];
         uint64_t hash;
-        DT_TRY(hash_tower(k->t, &f->mc, f->zero, &hash));
+        DT_TRY(hash_tower(k->t, other->mc, other->zero, &hash));
         dt_err err = DT_OK; /* the same on all ranks; rank 0 reports it, because it knows where the key is set */
         if (hash != k->kind.tower)
             err = dt_config_fail(k->t->cfg, "vision", "feature_cache",
                                  "%s has another vision tower than the model in training, so cached features cannot be "
                                  "shared; leave this key out",
-                                 f->from.path);
+                                 other->name);
         DT_TRY(dt_comm_agree(k->t->comm, err));
     }
     return DT_OK;

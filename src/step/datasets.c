@@ -56,6 +56,7 @@ dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *un
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt)
 {
     const dt_err err = dt_loader_open(l, opt);
+    if (err == DT_OK) return settle_images(t, *l, key);
     if (err != DT_ERR_DATA || strncmp(dt_error_message(), opt->where, strlen(opt->where)) == 0) return err;
     return dt_config_lead_to(t->cfg, "data", key, err);
 }
@@ -96,8 +97,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .ledger = t->ledger,
         .phase = t->phase,
     };
-    DT_TRY(dt_task_open_loader(t, key, l, &opt));
-    return settle_images(t, *l, key);
+    return dt_task_open_loader(t, key, l, &opt);
 }
 
 /* Open the model for the largest micro-batch of either loader. */
@@ -155,8 +155,8 @@ static bool has_cells(const dt_task *t)
     return t->model_opt->max_images > 0 && t->mc->vision && dt_vision_has_cells(t->mc->vision);
 }
 
-/* For --plan: images that are grids take half of a sequence; those with tiles have all tiles that fit. */
-static int64_t cells_of_image(const dt_task *t)
+/* Images that are grids take half of a sequence; those with tiles have all tiles that fit. */
+int64_t dt_task_planned_images(const dt_task *t)
 {
     enum { USUAL_TILES = 13 };
     const dt_vision_config *v = t->mc->vision;
@@ -164,6 +164,14 @@ static int64_t cells_of_image(const dt_task *t)
     const int64_t n_tiles = v->preprocessor.max_tiles > 0 ? v->preprocessor.max_tiles + 1 : USUAL_TILES;
     if (!dt_vision_has_cells(v)) return 1;
     return dt_max_i64(1, v->grids ? T / 2 : dt_min_i64(T / v->n_tokens, n_tiles));
+}
+
+void dt_task_declare_images(dt_task *t)
+{
+    if (t->model_opt->max_images > 0 && dt_sums_find(t->sums, "images") < 0)
+        t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
+    if (has_cells(t) && dt_sums_find(t->sums, "cells") < 0)
+        t->cells = dt_sums_declare(t->sums, "cells", DT_SUM_UNITS, 1);
 }
 
 void dt_task_open_data(dt_task *t, const dt_task_data *what)
@@ -179,9 +187,8 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
     if (!t->train && !t->valid && t->mc->vision) /* --plan without files: one image per sample */
-        t->model_opt->max_images = (int32_t)(t->batching.micro_batch_size * cells_of_image(t));
-    if (t->model_opt->max_images > 0) t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
-    if (has_cells(t)) t->cells = dt_sums_declare(t->sums, "cells", DT_SUM_UNITS, 1);
+        t->model_opt->max_images = (int32_t)(t->batching.micro_batch_size * dt_task_planned_images(t));
+    dt_task_declare_images(t);
     if (t->train) {
         t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
         t->samples_per_epoch = dt_loader_info(t->train)->n_samples;

@@ -69,10 +69,7 @@ static dt_err begin(void *self, dt_task *t)
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
     s->units = s->is_base ? t->units : f->units, s->n_units = s->is_base ? t->n_units : f->n_units;
-    if (!s->is_base && s->opt.features_given) {
-        DT_EXPECT(t->n_same_tower < DT_MAX_TASK_FILES);
-        t->same_tower[t->n_same_tower++] = f;
-    }
+    if (!s->is_base && s->opt.features_given) DT_TRY(dt_task_share_tower(t, &f->mc, f->zero, f->from.path));
     return dt_comm_agree(t->comm, dt_model_open(&s->model, s->mc, &s->opt, s->units, s->n_units, t->dev, &f->source,
                                                 t->compute, t->phase));
 }

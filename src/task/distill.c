@@ -231,7 +231,7 @@ static dt_err distill_next_micro(dt_task *t, int64_t step, int micro, dt_micro *
     } else {
         if (micro == 0) DT_TRY(begin_samples(t, d->rollout[from], step));
         *m = d->of_tokens.step;
-        m->batch = dt_rollout_micro(d->rollout[from], t, NULL, 0, t->batching.train_batch_size, micro, &row);
+        DT_TRY(dt_rollout_micro(d->rollout[from], t, NULL, 0, t->batching.train_batch_size, micro, &m->batch, &row));
         if (from == BY_STUDENT) d->row = row;
     }
     return is_known(t) ? dt_known_teacher_read(&d->known, m->batch)
@@ -297,6 +297,7 @@ const dt_task_ops dt_task_distill = {.name = "distill",
                                      .trains = true,
                                      .weights_known = true,
                                      .no_dropout = true,
+                                     .images = true,
                                      .watch = {"distill/nll"},
                                      .num_tokens = "distill/num_tokens",
                                      .self_nbytes = sizeof(distill),

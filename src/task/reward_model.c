@@ -164,12 +164,14 @@ static void rm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_count(t->sums, r->n_rewards, DT_N_SIDES * b->n_samples);
     dt_sums_count(t->sums, r->n_tok, b->n_tok);
     dt_sums_count(t->sums, r->n_samples, b->n_samples);
+    dt_task_count_images(t, b);
 }
 
 const dt_task_ops dt_task_rm = {.name = "rm",
                                 .trains = true,
                                 .n_labels = 1,
                                 .no_dropout = true,
+                                .images = true,
                                 .watch = {"rm/accuracy"},
                                 .num_tokens = "rm/num_tokens",
                                 .self_nbytes = sizeof(reward_model),

@@ -177,7 +177,7 @@ bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
     const struct run_parts *p = &run->parts;
     const int64_t layer = dt_model_layer_of(&run->mc, dt_stored_of_language(tensor->name));
     const dt_stored_section section = dt_stored_section_of(tensor->name);
-    if (!run->mc.vision) return true;
+    if (!run->mc.vision || strcmp(tensor->name, DT_STORED_SCORE) == 0) return true;
     if (section == DT_STORED_TOWER) return p->tower;
     if (section == DT_STORED_PROJECTOR) return p->projector;
     if (p->llm || (layer >= 0 && layer >= run->mc.num_hidden_layers - p->n_last)) return true;

@@ -68,6 +68,7 @@ typedef struct dt_data_info {
     const char *image_path;          /* the first file with images; NULL: none */
     int32_t max_images;              /* maximum of a micro-batch, or of a prompt */
     int64_t longest_prompt;          /* tokens */
+    int64_t longest_tail;            /* placeholders of a prompt that ends with an image, at most */
     const char *path, *tokenizer;    /* the first file, and its tokenizer's name; "" if it names none */
     const char *chat_template;       /* of the first file that names one; "": none */
     const char *other_template_path; /* the first file with a different chat template; NULL: none */
@@ -158,6 +159,11 @@ int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
 /** Tokens of a prompt; of a longer prompt the last max tokens. ids: out [max]; n: out. DT_ERR_DATA: also if an image
  *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
+/** Images of a prompt, of grids their cells, in their order: n, out, at most max (else DT_ERR_DATA), and their grids
+ *  (dt_batch_images), out [n]. DT_ERR_DATA. */
+dt_err dt_loader_prompt_grids(dt_loader *l, int64_t sample, int32_t max, uint32_t *grid, int32_t *n);
+/** Read images from .. from+n-1 of a prompt, or their features (feature_nbytes). DT_ERR_DATA. */
+dt_err dt_loader_prompt_images(dt_loader *l, int64_t sample, int32_t from, int32_t n, uint8_t *to);
 /** True if every file has answers of its prompts. */
 bool dt_loader_has_answers(const dt_loader *l);
 /** Tokens of a prompt's answer; of a longer answer the first max tokens. ids: out [max]; n: out. DT_ERR_DATA. */

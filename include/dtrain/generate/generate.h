@@ -210,10 +210,11 @@ typedef struct dt_generate_options {
     /* of a vision-language model whose prompts have images, on any rank in lockstep; else NULL. An image's placeholders
      * are not divided between passes, so max_tok is at least n_slots - 1 + those of the largest image */
     const dt_vision_config *vision;
-    int32_t max_images; /* maximum images of a forward pass, as in dt_model_options; of grids: cells */
-    /* with vision: write image k of a sequence's prompt to pixels [S, S, 3], of grids those of each cell, and its grid
-     * to *grid. Called before the image's pass, in beam search with the prompt's first sequence. Local; its error ends
-     * the call, in lockstep on all ranks */
+    int32_t max_images;    /* maximum images of a forward pass, as in dt_model_options; of grids: cells */
+    size_t feature_nbytes; /* of an image's features, if the model takes features instead of images; else 0 */
+    /* with vision: write image k of a sequence's prompt, pixels [S, S, 3] or features, of grids those of each cell, and
+     * its grid to *grid. Called before the image's pass, in beam search with the prompt's first sequence. Local; its
+     * error ends the call, in lockstep on all ranks */
     dt_err (*image)(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid);
     bool logp;               /* compute log-probabilities */
     double logp_temperature; /* divides the logits for log-probabilities, and so for beam scores; 0: 1 */

@@ -63,10 +63,11 @@ static inline int32_t dt_rollout_n_completion(const dt_rollout_row *row) { retur
 /* ---- life cycle: called by the functions of a task (step.h) with the same names ---------------------------------- */
 
 /** In open: open the prompts of data.train (kind prompts) as t->train (for validation: data.validation as t->valid), or
- *  from_file. If the task has opened t->train, the rollout reads the files with a loader of its own. Requests in
- *  t->model_opt a cache, and micro-batches of micro_batch_size of the longest rows; adds the bytes of dt_rollout_save
- *  to t->saved_nbytes; sets t->wants_gathered, unless by_other. The caller sets t->temperature. A row has at most
- *  data.seq_len tokens; of a longer prompt the last tokens are used. Local.
+ *  from_file; both if the prompts have images, and each line of from_file then has the number of its prompt, "sample".
+ *  Declares the sum "images". If the task has opened t->train, the rollout reads the files with a loader of its own.
+ *  Requests in t->model_opt a cache, and micro-batches of micro_batch_size of the longest rows; adds the bytes of
+ *  dt_rollout_save to t->saved_nbytes; sets t->wants_gathered, unless by_other. The caller sets t->temperature. A row
+ *  has at most data.seq_len tokens; of a longer prompt the last tokens are used. Local.
  *
  *  opt  in  copied; strings and constraint are borrowed
  *
@@ -150,10 +151,11 @@ void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_
 
 /** This rank's micro-batch `micro` of a step that takes the rows order[first .. first+n-1] (order NULL: rows in order).
  *  As in *Order of samples*, micro-batch j has m rows and belongs to rank j mod N. A sequence is a whole prompt and
- *  completion; targets are the model's tokens of the completion. Empty if this rank has no rows. Borrowed until the
- *  next call, like row: out [n_seq], the rows of its sequences. Local. */
-const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n,
-                                 int micro, const int64_t **row);
+ *  completion; targets are the model's tokens of the completion. Rows with the same prompt have its images in common. b:
+ *  out, empty if this rank has no rows; borrowed until the next call, like row: out [n_seq], the rows of its sequences.
+ *  Local. DT_ERR_DATA: images. */
+dt_err dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n, int micro,
+                        const dt_batch **b, const int64_t **row);
 /** Number of micro-steps of a step with n rows. Local. */
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n);
 

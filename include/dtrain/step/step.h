@@ -240,8 +240,11 @@ struct dt_task {
     int64_t n_validation;  /* micro-steps per rank; 0: no validation */
     dt_features *features; /* vision.feature_cache: features that batches read; NULL: none */
     uint64_t tower_hash;   /* of the tower that computed them */
-    /* frozen models that receive the main model's batches and therefore must have the same tower (dt_scorer) */
-    dt_frozen_model *same_tower[DT_MAX_TASK_FILES];
+    struct dt_same_tower {
+        const dt_model_config *mc;
+        dt_zero *zero;
+        const char *name;
+    } same_tower[DT_MAX_TASK_FILES]; /* dt_task_share_tower */
     int n_same_tower;
     int images; /* index of the sum "images", which exists if model_opt->max_images > 0 */
     int cells;  /* the same for the cells of images that are grids, if the model takes such images */
@@ -324,7 +327,8 @@ dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);
 /** Register a model that is read when training begins; in open. --check verifies its files. All arguments are borrowed
  *  until the task is closed. Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES models. */
 dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units);
-/** dt_loader_open for the files of data.key, which is opt->where. Errors name that key. Local. */
+/** dt_loader_open for the files of data.key, which is opt->where, and dt_settle_images with the task's model. Errors
+ *  name that key. Local. */
 dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, const dt_loader_options *opt);
 /** The parts of [data] that a task reads. */
 typedef struct dt_task_data {
@@ -350,6 +354,10 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
                         const char *dir);
 /** Information on the training data for a warning of this rank; NULL: no data, or another rank warns. Local. */
 const dt_data_info *dt_task_warned_data(const dt_task *t);
+/** Images of a sample, of grids cells, that --plan assumes without files; the model has a tower. Local. */
+int64_t dt_task_planned_images(const dt_task *t);
+/** Declare the sum "images", once model_opt->max_images is known, for tasks without dt_task_open_data. Local. */
+void dt_task_declare_images(dt_task *t);
 /** Add this rank's micro-batch to the sum "images", if it exists. Local. */
 void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features, if vision.feature_cache makes batches contain them; 0: they contain images. Local. */
@@ -360,6 +368,9 @@ size_t dt_task_image_nbytes(const dt_task *t);
  *  t->zero, and pass them to t->train and t->valid. Call it again when other weights are loaded. Collective, agreed.
  *  DT_ERR_DATA, DT_ERR_WRITE, DT_ERR_STOP. */
 dt_err dt_task_make_features(dt_task *t);
+/** Register another model that receives batches with features, and therefore must have the main model's tower; in begin
+ *  of a part. name: for messages. All are borrowed. Local. DT_ERR_ARG: more than DT_MAX_TASK_FILES models. */
+dt_err dt_task_share_tower(dt_task *t, const dt_model_config *mc, dt_zero *zero, const char *name);
 /** Free the features, after dt_task_close_data. Local. */
 void dt_task_drop_features(dt_task *t);
 /** Hash of a model's parameters in units for which is_one is true (NULL: all), the same for any number of ranks and

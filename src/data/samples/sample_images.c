@@ -134,8 +134,7 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return d->column[DT_COL_MASK].path && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-/* Read pixels, or features if the loader has them. */
-static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
+dt_err dt_dataset_read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);
     for (int64_t i = 0; i < n; i++)
@@ -174,7 +173,7 @@ dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_ba
     const int32_t at = to->n;
     uint8_t *pixels = dt_images_append(to, b->n_seq - 1, (int32_t)n);
     DT_TRY(dt_dataset_read_grids(set->dataset, first, n, to->grid + at));
-    return read_for_batch(set->dataset, first, n, pixels, to->image_nbytes);
+    return dt_dataset_read_for_batch(set->dataset, first, n, pixels, to->image_nbytes);
 }
 
 dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)

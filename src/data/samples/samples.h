@@ -73,6 +73,7 @@ struct dt_samples {
     int64_t max_tok;    /* maximum tokens of a sample: T; of prompts the longest */
     int64_t max_seq;    /* maximum sequences of a sample */
     int64_t max_images; /* maximum images of a sample */
+    int64_t max_tail;   /* prompts: maximum placeholders of one that ends with an image */
     void *impl;
     dt_counted memory;
 };

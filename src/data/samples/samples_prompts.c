@@ -19,6 +19,20 @@ dt_err dt_samples_cut_answer(dt_dataset *d, int64_t record, int64_t first, int64
     return DT_OK;
 }
 
+/* Does prompt i, whose tokens end before `end`, end with an image? */
+static dt_err find_tail(dt_samples *set, int64_t i, int64_t end)
+{
+    dt_dataset *d = set->dataset;
+    int64_t first_image, n_images;
+    int32_t last;
+    if (!d->info.has_images) return DT_OK;
+    DT_TRY(dt_dataset_read_tokens(d, end - 1, 1, &last));
+    if (last != d->info.images.token) return DT_OK;
+    DT_TRY(dt_dataset_images_of(d, i, &first_image, &n_images));
+    set->max_tail = dt_max_i64(set->max_tail, n_images * d->info.images.n_tokens);
+    return DT_OK;
+}
+
 static dt_err find_longest(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_samples *set = arg;
@@ -27,6 +41,7 @@ static dt_err find_longest(void *arg, int64_t first, int64_t n, const uint64_t *
         DT_TRY(dt_samples_cut_answer(set->dataset, first + i, (int64_t)offset[i], &n_tok));
         DT_CHECK(n_tok > 0, DT_ERR_DATA, "%s: prompt %" PRId64 ": expected at least one token, found none",
                  set->dataset->path, first + i);
+        DT_TRY(find_tail(set, first + i, (int64_t)offset[i] + n_tok));
         set->max_tok = dt_max_i64(set->max_tok, n_tok);
     }
     return DT_OK;

@@ -165,13 +165,25 @@ static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
     return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
+static bool judge_sees_the_same(const app *a)
+{
+    const dt_vision_config *v = a->frozen.mc.vision, *its = a->judge.mc.vision;
+    dt_preprocessor_words of_v, of_its;
+    return its && its->image_size == v->image_size && its->n_tokens == v->n_tokens &&
+           its->image_token == v->image_token &&
+           !dt_preprocessor_differs(&v->preprocessor, &its->preprocessor, &of_v, &of_its);
+}
+
 /* Check an image's file before the model is loaded. The image is read when its sequence starts. */
 static dt_err find(app *a, int prompt)
 {
     const int n = a->prompts.prompt[prompt].images.n;
     char path[PATH_MAX];
     if (n == 0) return DT_OK;
-    DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image, but only texts can be scored", prompt);
+    DT_CHECK(!a->opt.score || a->opt.answers || judge_sees_the_same(a), DT_ERR_USAGE,
+             "--score: prompt %d has an image: expected a scoring model that prepares images as the generating model "
+             "does; to score with this one, store the answers (--jsonl -o FILE), and give the file in --answers",
+             prompt);
     for (int i = 0; i < a->n_out; i++) {
         a->seqs[prompt * a->n_out + i].n_images = n;
         a->seqs[prompt * a->n_out + i].n_cells = a->prompts.prompt[prompt].n_cells;

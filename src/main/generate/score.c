@@ -13,6 +13,7 @@ static dt_frozen_model *judge_of(app *a) { return a->opt.answers ? &a->frozen : 
 
 dt_err generate_describe_judge(app *a)
 {
+    a->judge.model_part = a->frozen.mc.vision ? DT_MODEL_WHOLE : DT_MODEL_USUAL;
     DT_TRY(dt_frozen_model_describe(&a->judge, a->opt.score, 1));
     DT_CHECK(a->judge.mc.vocab_size >= a->frozen.mc.vocab_size, DT_ERR_DATA,
              "%s: vocab_size of the scoring model is %lld, but the generating model has %lld", a->opt.score,
@@ -28,8 +29,26 @@ static int64_t values_of_token(const app *a) { return a->opt.answers ? a->head.n
 typedef struct passes {
     dt_batch batch;
     float *value; /* [max_tok] */
-    int32_t max_tok, max_seq, longest;
+    int32_t max_tok, max_seq, max_images, longest;
 } passes;
+
+/* Images of a sequence; of grids, cells. */
+static int32_t n_images_of(const dt_sequence *s)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < s->n_images; k++) n += s->n_cells ? s->n_cells[k] : 1;
+    return n;
+}
+
+/* A pass has as many images as its tokens have placeholders for, and those of any sequence. */
+static int32_t most_images(const app *a, const passes *p)
+{
+    const dt_vision_config *v = judge_of((app *)a)->mc.vision;
+    int64_t most = 0;
+    for (int i = 0; i < a->n_seqs; i++) most = dt_max_i64(most, n_images_of(&a->seqs[i]));
+    if (most == 0) return 0;
+    return (int32_t)dt_max_i64(most, dt_min_i64(p->max_tok / v->n_tokens, most * p->max_seq));
+}
 
 static dt_err open_passes(app *a, passes *p)
 {
@@ -43,11 +62,14 @@ static dt_err open_passes(app *a, passes *p)
              (long long)most);
     DT_ALLOC(p->value, (int64_t)p->max_tok * values_of_token(a), "out of memory for values of %d tokens", p->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, p->max_tok, p->max_seq, &a->ledger));
+    p->max_images = most_images(a, p);
+    if (p->max_images > 0) DT_TRY(dt_batch_add_images(&p->batch, p->max_images, generate_image_nbytes(a), &a->ledger));
     const dt_model_options mo = {.dtype = a->opt.dtype,
                                  .grad_dtype = a->opt.dtype,
                                  .max_tok = p->max_tok,
                                  .max_seq = p->max_seq,
                                  .max_pos = p->longest,
+                                 .max_images = p->max_images,
                                  .batch_invariant = true};
     const dt_frozen_model *f = judge_of(a);
     return dt_model_open(&a->judging, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
@@ -56,6 +78,7 @@ static dt_err open_passes(app *a, passes *p)
 static void add_text(dt_batch *b, const dt_sequence *s)
 {
     b->seq_start[b->n_seq] = b->n_tok;
+    b->prompt_len[b->n_seq] = s->n_prompt;
     b->full_len[b->n_seq++] = 0;
     for (int32_t i = 0; i < s->n_ids; i++, b->n_tok++) {
         b->token[b->n_tok] = s->ids[i];
@@ -72,17 +95,38 @@ static int fill(passes *p, dt_sequence *const *mine, int n_mine, int first)
 {
     dt_batch *b = &p->batch;
     int i = first;
+    int32_t n_images = 0;
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;
-    for (; i < n_mine && b->n_seq < p->max_seq && b->n_tok + mine[i]->n_ids <= p->max_tok; i++) add_text(b, mine[i]);
+    for (; i < n_mine && b->n_seq < p->max_seq && b->n_tok + mine[i]->n_ids <= p->max_tok; i++) {
+        n_images += n_images_of(mine[i]);
+        if (n_images > p->max_images) break;
+        add_text(b, mine[i]);
+    }
     b->n_samples = b->n_seq;
     dt_batch_finish(b);
     return i;
 }
 
+static dt_err add_images(app *a, passes *p, dt_sequence *const *mine)
+{
+    dt_batch_images *to = dt_images_of(&p->batch);
+    dt_images_clear(&p->batch);
+    for (int32_t s = 0; to && s < p->batch.n_seq; s++) {
+        int32_t at = to->n;
+        dt_images_append(to, s, n_images_of(mine[s]));
+        for (int32_t k = 0; k < mine[s]->n_images; k++) {
+            DT_TRY(generate_bring_image(a, mine[s], k, to->pixels + (size_t)at * to->image_nbytes, to->grid + at));
+            at += mine[s]->n_cells ? mine[s]->n_cells[k] : 1;
+        }
+    }
+    return DT_OK;
+}
+
 static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
 {
     DT_TRY(dt_fault("generate.score"));
+    DT_TRY(add_images(a, p, mine + first));
     DT_TRY(dt_model_forward(a->judging, &p->batch, false, 0));
     DT_TRY(dt_model_values(a->judging, &p->batch, p->value));
     for (int s = 0; s < p->batch.n_seq; s++) {

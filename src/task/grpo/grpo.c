@@ -170,18 +170,19 @@ static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const d
 }
 
 /* Batch `micro` of the step, and its rows. */
-static const dt_batch *batch_of(grpo *g, const dt_task *t, int micro)
+static dt_err batch_of(grpo *g, const dt_task *t, int micro, const dt_batch **b)
 {
-    const dt_batch *b =
-        dt_rollout_micro(g->rollout, t, g->order, g->step.first, t->batching.train_batch_size, micro, &g->step.row);
-    g->step.counts.n_micro_tokens = count_tokens(g, t, g->step.row, b->n_seq);
-    return b;
+    DT_TRY(
+        dt_rollout_micro(g->rollout, t, g->order, g->step.first, t->batching.train_batch_size, micro, b, &g->step.row));
+    g->step.counts.n_micro_tokens = count_tokens(g, t, g->step.row, (*b)->n_seq);
+    return DT_OK;
 }
 
 /* Store the entropies of a batch, and append those that count to `selected`. */
 static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected)
 {
-    const dt_batch *b = batch_of(g, t, micro);
+    const dt_batch *b;
+    DT_TRY(batch_of(g, t, micro, &b));
     const dt_head_pass pass = {.inv_temperature = dt_task_inv_temperature(t)};
     float *const entropy = g->entropy + (int64_t)micro * t->model_opt->max_tok;
     DT_TRY(dt_model_forward(t->model, b, false, 0));
@@ -215,7 +216,7 @@ static dt_err grpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
         dt_rollout_collect(g->rollout, t);
     }
     *m = g->step.micro;
-    m->batch = batch_of(g, t, micro);
+    DT_TRY(batch_of(g, t, micro, &m->batch));
     if (by_entropy) g->step.entropy = g->entropy + (int64_t)micro * t->model_opt->max_tok;
     return DT_OK;
 }
@@ -253,6 +254,7 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
     dt_sums_count(t->sums, g->sums.n_tok, b->n_tok);
     dt_sums_count(t->sums, g->sums.n_samples, b->n_samples);
+    dt_task_count_images(t, b);
 }
 
 /* After its last use a generation is discarded, so no checkpoint contains it. */
@@ -310,6 +312,7 @@ static dt_err grpo_load(dt_task *t, const dt_named_arrays *items)
 const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .trains = true,
                                   .no_dropout = true,
+                                  .images = true,
                                   .watch = {"grpo/reward"},
                                   .self_nbytes = sizeof(grpo),
                                   .check = check,

@@ -1,6 +1,7 @@
 /* critic.c - an auxiliary model with a scalar head, run by the same functions as the main model. */
 #include "critic.h"
 #include "dtrain/io/io.h"
+#include "dtrain/checkpoint/stored.h"
 #include "dtrain/step/step.h"
 #include <unistd.h>
 
@@ -32,11 +33,28 @@ static dt_model_options options(const dt_critic *c, const dt_task *t)
                               .max_tok = policy->max_tok,
                               .max_seq = policy->max_seq,
                               .max_pos = policy->max_pos,
+                              .max_images = policy->max_images,
+                              .features_given = policy->features_given && c->mc.vision,
                               .training = true,
                               .recompute = policy->recompute,
                               .reproducible = policy->reproducible,
                               .loss_scale = policy->loss_scale,
                               .seed = policy->seed};
+}
+
+/* The critic's batches are those of the policy. */
+static dt_err settle_images(dt_critic *c, const dt_task *t, const char *path)
+{
+    return t->train ? dt_settle_images(path, dt_loader_info(t->train), &c->mc, c->name, path) : DT_OK;
+}
+
+/* The language model and the head are trained whole, tower and projector if those of the policy are. */
+static bool is_trained(void *task, const dt_tensor *tensor)
+{
+    const dt_task *t = task;
+    const dt_stored_section of = dt_stored_section_of(tensor->name);
+    if (of == DT_STORED_TOWER) return dt_has_word(t->cfg->vision_train, "tower");
+    return of != DT_STORED_PROJECTOR || dt_has_word(t->cfg->vision_train, "projector");
 }
 
 /* ---- a part of the task ------------------------------------------------------------------------------------------ */
@@ -77,6 +95,7 @@ static dt_err begin(void *self, dt_task *t)
                                                       &c->trained->zero_opt, t->dev, t->compute, t->phase));
     c->source = dt_zero_source(c->trained->zero);
     take_units(c);
+    if (c->opt.features_given) DT_TRY(dt_task_share_tower(t, &c->mc, c->trained->zero, c->name));
     return dt_comm_agree(t->comm, dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source,
                                                 t->compute, t->phase));
 }
@@ -101,7 +120,9 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     DT_TRY(describe(c, t, path));
     if (t->comm) DT_TRY(dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json)));
     dt_model_config_set_dropout(&c->mc, 0);
+    DT_TRY(settle_images(c, t, path));
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
+    if (c->mc.vision) dt_units_choose_trained(c->units, c->n_units, is_trained, t);
     if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
     c->trained = dt_task_train_auxiliary(t, name, c->units, c->n_units);
     if (!c->trained) return DT_OK; /* already reported */

@@ -273,8 +273,7 @@ static dt_err ppo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     ppo *p = ppo_of(t);
     if (micro == 0) DT_TRY(begin_step(t, step));
     *m = p->step;
-    m->batch = dt_rollout_micro(p->rollout, t, p->order, p->first, t->batching.train_batch_size, micro, &p->row);
-    return DT_OK;
+    return dt_rollout_micro(p->rollout, t, p->order, p->first, t->batching.train_batch_size, micro, &m->batch, &p->row);
 }
 
 static dt_err ppo_weights(dt_task *t, const dt_micro *m, const dt_predictions *predicted, dt_weights *w)
@@ -384,6 +383,7 @@ static dt_err ppo_load(dt_task *t, const dt_named_arrays *items)
 const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .trains = true,
                                  .no_dropout = true,
+                                 .images = true,
                                  .watch = {"ppo/objective/scores"},
                                  .self_nbytes = sizeof(ppo),
                                  .check = check,

@@ -96,6 +96,7 @@ void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
     for (int32_t s = 0; s < b->n_seq; s++) collect_completion(t, b, s, predicted);
     dt_sums_count(t->sums, p->sums.tokens, b->n_tok);
     dt_sums_count(t->sums, p->sums.samples, b->n_samples);
+    dt_task_count_images(t, b);
 }
 
 /* The displayed loss is a sum over the step's tokens divided by their number. A factor converts a mean over states to
