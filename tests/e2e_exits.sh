@@ -14,14 +14,14 @@ compared() { # NAME PROGRAM ARGS...: prints and compares
     HF_HUB_OFFLINE=1 "$python" tools/open_elsewhere.py "$tmp/$name" "$tmp/$name.jsonl" --with "$program" "$@" >"$out" 2>&1
 }
 
-families="gpt2 llama mistral qwen2 qwen3 olmo2 seed_oss internlm3 ministral3 glm4 granite smollm3 gemma2 gemma3_text qwen2_moe qwen3_moe mixtral
-    gpt_oss deepseek_v2 qwen3_5 qwen3_5_moe qwen3_next"
+families="gpt2 llama mistral qwen2 qwen3 olmo2 seed_oss internlm3 ministral3 glm glm4 granite smollm3 gemma2 gemma3_text qwen2_moe qwen3_moe mixtral
+    gpt_oss deepseek_v2 deepseek_v3 glm4_moe qwen3_5 qwen3_5_moe qwen3_next"
 # shellcheck disable=SC2086
 "$python" tests/make_exit_models.py "$tmp/models" "$tmp/tokenizers" $families >"$out" 2>&1 || not_ok "models are made" "$python failed"
 for name in $families; do
     case $name in
     gemma* | internlm3) tokenizer=$tmp/tokenizers/spm ;;
-    glm4) tokenizer=$tmp/tokenizers/glm ;;
+    glm*) tokenizer=$tmp/tokenizers/glm ;;
     *) tokenizer=tests/data/tokenizer/gpt2 ;;
     esac
     ends "$name: exported" 0 run 0 ./dtrain-convert --to hf --tokenizer $tokenizer "$tmp/models/$name" "$tmp/$name"

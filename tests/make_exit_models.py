@@ -25,7 +25,7 @@ LINEAR = dict(SHAPE, linear_key_head_dim=8, linear_value_head_dim=8, rms_norm_ep
 CHANGES = {
     "gpt2": dict(n_positions=64, n_embd=64, n_head=2), "llama": SHAPE, "mistral": dict(SHAPE, sliding_window=None), "qwen2": dict(WIDTH, **NO_WINDOW), "qwen3": SHAPE,
     "olmo2": SHAPE, "seed_oss": dict(SHAPE, attention_out_bias=False, mlp_bias=False), "internlm3": SHAPE,
-    "ministral3": dict(SHAPE, sliding_window=None), "glm4": dict(SHAPE, rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5)),
+    "ministral3": dict(SHAPE, sliding_window=None), "glm": SHAPE, "glm4": dict(SHAPE, rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5)),
     "granite": dict(WIDTH, num_key_value_heads=2), "smollm3": dict(WIDTH, **NO_WINDOW, num_hidden_layers=4, no_rope_layer_interval=4),
     "gemma2": dict(SHAPE, query_pre_attn_scalar=32),
     "gemma3_text": dict(SHAPE, query_pre_attn_scalar=32, rope_local_base_freq=10000.0, sliding_window_pattern=6, num_hidden_layers=6),
@@ -34,8 +34,6 @@ CHANGES = {
     "gpt_oss": dict(SHAPE, swiglu_limit=7.0, tie_word_embeddings=False, rope_parameters=dict(
         rope_type="yarn", rope_theta=150000.0, factor=4.0, original_max_position_embeddings=16)),
     "deepseek_v2": dict(hidden_size=32, max_position_embeddings=64, topk_method="greedy", n_group=1, topk_group=1),
-    "olmo3": dict(SHAPE, rms_norm_eps=1e-6, attention_bias=False, num_hidden_layers=4, layer_types=["sliding_attention"] * 3 + ["full_attention"],
-                  rope_scaling=None),
     "deepseek_v3": dict(hidden_size=32, max_position_embeddings=64, attention_bias=False, n_group=1, topk_group=1, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0)),
     "glm4_moe": dict(SHAPE, n_group=1, topk_group=1, use_qk_norm=False, rope_parameters=dict(
