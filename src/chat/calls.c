@@ -246,7 +246,7 @@ static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *too
     dt_err err = made ? try(c, named, 2, tools, 0, &r, &taken) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
     const char *asked = taken ? strstr(r.text, question) : NULL, *written = asked ? asked + strlen(question) : "";
     if (err == DT_OK) err = dt_call_form_find(&c->calls, written, c->header, tool_name, key, value);
-    if (err == DT_OK) err = dt_chat_read_calls(c, written, &read, &n_bad);
+    if (err == DT_OK) err = dt_chat_read_calls(c, NULL, written, &read, &n_bad);
     function = json_object_get(json_array_get(read, 0), "function");
     if (json_array_size(read) != 1 || !json_equal(json_object_get(function, "arguments"), arguments))
         dt_call_form_free(&c->calls);

@@ -130,9 +130,27 @@ static json_t *value_of(const char *text, size_t n)
     return value ? value : json_stringn(text, n);
 }
 
-/* Arguments as keys and values, up to `limit`. */
-static json_t *parts_of(const dt_call_form *f, const char *text, const char *limit, const char **end)
+/* Do the tools describe an argument as a text? */
+static bool is_text(const json_t *tools, const char *name, size_t n, const char *key)
 {
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function"), *called = json_object_get(function, "name"),
+                     *known = json_object_get(json_object_get(function, "parameters"), "properties"),
+                     *type = json_object_get(json_object_get(known, key), "type");
+        if (json_string_length(called) == n && memcmp(json_string_value(called), name, n) == 0)
+            return json_is_string(type) && !strcmp(json_string_value(type), "string");
+    }
+    return false;
+}
+
+/* Arguments as keys and values, from the end of the call's name up to `limit`. */
+static json_t *parts_of(const dt_call_form *f, const json_t *tools, const char *called, size_t n_called,
+                        const char *limit, const char **end)
+{
+    const char *text = called + n_called;
     json_t *arguments = json_object();
     for (const char *at = text, *to; (at = strstr(at, f->key_open)) && at < limit; at = *end = to + strlen(f->close)) {
         const char *key = at + strlen(f->key_open), *between = strstr(key, f->between),
@@ -140,14 +158,16 @@ static json_t *parts_of(const dt_call_form *f, const char *text, const char *lim
         to = value ? strstr(value, f->close) : NULL;
         if (!to || to >= limit) break;
         char *name = trimmed(key, (size_t)(between - key));
-        if (name) json_object_set_new(arguments, name, value_of(value, dt_space_trimmed(value, (size_t)(to - value))));
+        const size_t n = dt_space_trimmed(value, (size_t)(to - value));
+        const bool plain = name && is_text(tools, called, n_called, name);
+        if (name) json_object_set_new(arguments, name, plain ? json_stringn(value, n) : value_of(value, n));
         free(name);
     }
     return arguments;
 }
 
 /* The call after its mark. *end: out, where reading continues. */
-static bool read_one(const dt_call_form *f, const char *text, json_t *list, const char **end)
+static bool read_one(const dt_call_form *f, const json_t *tools, const char *text, json_t *list, const char **end)
 {
     const char *name = without_space(text), *limit = *f->open ? strstr(name, f->open) : NULL;
     const size_t n = name_length(name);
@@ -156,7 +176,7 @@ static bool read_one(const dt_call_form *f, const char *text, json_t *list, cons
     if (f->kind == DT_CALL_JSON) return take(list, json_at(name, end));
     if (n == 0) return false;
     *end = name + n;
-    if (f->kind == DT_CALL_PARTS) return take(list, call_of(name, n, parts_of(f, name + n, limit, end)));
+    if (f->kind == DT_CALL_PARTS) return take(list, call_of(name, n, parts_of(f, tools, name, n, limit, end)));
     const char *brace = strchr(name + n, '{');
     json_t *arguments = brace && brace < limit ? json_at(brace, end) : NULL;
     return arguments && take(list, call_of(name, n, arguments));
@@ -170,7 +190,7 @@ static void read_lines(const char *text, json_t *list)
         const char *end, *at = without_space(text);
         if (strncmp(at, python, strlen(python)) == 0) at = without_space(at + strlen(python));
         if (strncmp(at, tag, strlen(tag)) == 0) at = without_space(at + strlen(tag));
-        read_one(&f, at, list, &end);
+        read_one(&f, NULL, at, list, &end);
         text = end + strcspn(end, "\n");
     }
 }
@@ -181,7 +201,7 @@ bool dt_chat_knows_calls(const dt_chat *c)
     return !c->writes_calls || c->calls.kind != DT_CALL_UNKNOWN;
 }
 
-dt_err dt_chat_read_calls(const dt_chat *c, const char *text, json_t **calls, int *n_bad)
+dt_err dt_chat_read_calls(const dt_chat *c, const json_t *tools, const char *text, json_t **calls, int *n_bad)
 {
     if (c->with_tools) c = c->with_tools;
     const dt_call_form *f = &c->calls;
@@ -191,6 +211,6 @@ dt_err dt_chat_read_calls(const dt_chat *c, const char *text, json_t **calls, in
     for (const char *end; (end = strstr(text, end_of_thoughts)); text = end + strlen(end_of_thoughts)) continue;
     if (!c->writes_calls || (f->kind != DT_CALL_UNKNOWN && !*f->open)) read_lines(text, *calls);
     if (f->kind == DT_CALL_UNKNOWN || !*f->open) return DT_OK;
-    while ((text = strstr(text, f->open))) *n_bad += !read_one(f, text + strlen(f->open), *calls, &text);
+    while ((text = strstr(text, f->open))) *n_bad += !read_one(f, tools, text + strlen(f->open), *calls, &text);
     return DT_OK;
 }

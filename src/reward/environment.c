@@ -48,11 +48,13 @@ static char *turn_text(const environment *e, const dt_rollout *r, const dt_turn 
     return dt_decode(e->tokenizer, ids, turn->n_tok, skip_special, &nbytes);
 }
 
-static dt_err read_calls(environment *e, const dt_rollout *r, const dt_turn *turn, question *q)
+static dt_err read_calls(environment *e, const dt_rollout *r, const dt_turn *turn, const json_t *record, question *q)
 {
+    dt_messages m = {0};
     char *text = turn_text(e, r, turn, false);
-    if (!text) return no_memory();
-    const dt_err err = dt_chat_read_calls(e->chat, text, &q->calls, &q->n_bad);
+    dt_err err = text ? dt_messages_take_tools(&m, record) : no_memory();
+    if (err == DT_OK) err = dt_chat_read_calls(e->chat, m.tools, text, &q->calls, &q->n_bad);
+    dt_messages_free(&m);
     free(text);
     return err;
 }
@@ -88,14 +90,14 @@ static dt_err fill_question(environment *e, dt_rollout *r, const dt_turn *turn, 
     const char *of_prompt = dt_rollout_record(r, turn->row);
     json_t *record;
     if (!of_prompt) return DT_ERR_DATA; /* the error is recorded */
-    DT_TRY(read_calls(e, r, turn, q));
     DT_TRY(
         dt_json_parse(&record, "the record of a prompt", of_prompt, strlen(of_prompt), DT_JSON_NUL | DT_JSON_LAST_KEY));
-    char *text = turn_text(e, r, turn, true);
+    const dt_err err = read_calls(e, r, turn, record, q);
+    char *text = err == DT_OK ? turn_text(e, r, turn, true) : NULL;
     q->line = text ? write_line(r, turn, q, text, record) : NULL;
     free(text);
     json_decref(record);
-    return q->line ? DT_OK : no_memory();
+    return err != DT_OK || q->line ? err : no_memory();
 }
 
 static void clear_question(question *q)
@@ -238,7 +240,10 @@ static dt_err take_answer(void *self, const char *line, dt_complaint *what)
 static dt_err ask(void *self, dt_rollout *r, const dt_turn *turn)
 {
     environment *e = self;
-    if (e->n_delivered == e->n) e->n = e->n_delivered = 0;
+    if (e->n_delivered == e->n) {
+        e->n = e->n_delivered = 0;
+        dt_program_begin(&e->program, 0, NULL, 0);
+    }
     if (e->n == e->n_alloc) {
         const int64_t n = 2 * e->n_alloc + 64;
         question *more = realloc(e->of, (size_t)n * sizeof *more);

@@ -497,7 +497,7 @@ void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride)
 
 void dt_program_add(dt_program *p, dt_answer_fn take, void *taker)
 {
-    if (p->n_answered == p->n) dt_program_begin(p, 0, NULL, 0);
+    if (p->n_answered == p->n) p->since_s = dt_now_s();
     p->take = take, p->taker = taker;
     p->n++;
 }

@@ -61,7 +61,7 @@ void dt_program_close(dt_program *p);
 typedef dt_err (*dt_request_fn)(void *self, int64_t k, char **line);
 /** Start scoring n completions. Answer k is stored in reward[k * stride], NaN for null. */
 void dt_program_begin(dt_program *p, int64_t n, double *reward, int stride);
-/** Add a request; its answer and those of earlier ones are passed to `take`, each once. */
+/** Add a request after dt_program_begin of 0; its answer and those of earlier ones are passed to `take`, each once. */
 void dt_program_add(dt_program *p, dt_answer_fn take, void *taker);
 /** Write and read without blocking. *done: all n answers have arrived. DT_ERR_DATA with its last lines: it has exited,
  *  gave no answer for timeout_s seconds, or gave an invalid or unexpected answer. */

@@ -314,10 +314,12 @@ bool dt_chat_knows_calls(const dt_chat *c);
 /** Read the tool calls in the text of an answer, with its special tokens, in the template's form. If the template
  *  writes no calls: JSON objects {name, arguments} at the begin of lines, with or without <tool_call> before them.
  *
+ *  tools  descriptions of tools (dt_messages.tools): arguments that are strings are taken as they are, if the form does
+ *         not tell them from numbers; NULL: none
  *  calls  out  new reference: [{type: function, function: {name, arguments: {...}}}, ...], possibly empty
  *  n_bad  out  calls that begin in the template's form, but cannot be read
  *
  *  DT_ERR_MEMORY. */
-dt_err dt_chat_read_calls(const dt_chat *c, const char *text, json_t **calls, int *n_bad);
+dt_err dt_chat_read_calls(const dt_chat *c, const json_t *tools, const char *text, json_t **calls, int *n_bad);
 
 #endif

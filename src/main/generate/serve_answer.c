@@ -280,7 +280,7 @@ static json_t *calls_of(const server *s, choice *c, size_t *n_text)
     *n_text = c->text.n;
     if (!c->of->r.tools) return NULL;
     char *text = dt_decode(a->tok, c->ids + c->n_prompt, c->n_ids - c->n_prompt, false, &n);
-    if (!text || dt_chat_read_calls(a->reader.chat, text, &calls, &n_bad) != DT_OK) dt_error_clear();
+    if (!text || dt_chat_read_calls(a->reader.chat, c->of->r.tools, text, &calls, &n_bad) != DT_OK) dt_error_clear();
     free(text);
     if (json_array_size(calls) == 0) return json_decref(calls), NULL;
     *n_text = before_calls(c, calls);
