@@ -34,6 +34,10 @@ if lacks utf8proc; then
     ends_saying "so does the reward accuracy" 64 "accuracy: $missing" train 1 grpo run.task=grpo grpo.reward_funcs=accuracy
 fi
 
+if lacks libmicrohttpd; then
+    ends_saying "so does a server" 64 'a server needs libmicrohttpd, and this program was built without it' run 0 ./dtrain-generate "$tmp/run" --serve 0
+fi
+
 # A vision model whose tokenizer has no regular expression.
 cp -r tests/data/vision/hf/clip_llama "$tmp/vision"
 sed -i 's/"use_regex": true/"use_regex": false/' "$tmp/vision/tokenizer.json"

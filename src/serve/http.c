@@ -344,6 +344,8 @@ static dt_err bind_address(dt_http *h, bool *v6)
     return name_address(h);
 }
 
+dt_err dt_http_available(void) { return DT_OK; }
+
 dt_err dt_http_open(dt_http **out, const dt_http_options *opt)
 {
     bool v6 = false;
@@ -409,11 +411,14 @@ void dt_http_close(dt_http *h)
 
 #else
 
+dt_err dt_http_available(void)
+{
+    return dt_fail(DT_ERR_USAGE, "--serve: a server needs libmicrohttpd, and this program was built without it");
+}
 dt_err dt_http_open(dt_http **h, const dt_http_options *opt)
 {
     *h = NULL;
-    return dt_fail(DT_ERR_USAGE, "--serve %.300s: a server needs libmicrohttpd, and this program was built without it",
-                   opt->address);
+    return dt_http_available();
 }
 const char *dt_http_address(const dt_http *h) { return ""; }
 void dt_http_check(dt_http *h) {}

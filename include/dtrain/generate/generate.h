@@ -81,9 +81,9 @@ void dt_prompts_free(dt_prompts *p);
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* Why a sequence ended. STOP: on_token, is_complete or, of a feed, on_pass. MISSING: a beam search found fewer sequences
- * than requested. WAIT: it has not ended; on_token has set it, and on_wait sets another one. FAILED: of a feed, no token
- * could be chosen, which ends other calls with an error. */
+/* Why a sequence ended. STOP: on_token, is_complete or, of a feed, on_pass. MISSING: a beam search found fewer
+ * sequences than requested. WAIT: it has not ended; on_token has set it, and on_wait sets another one. FAILED: of a
+ * feed, no token could be chosen, which ends other calls with an error. */
 typedef enum dt_finish {
     DT_FINISH_NONE,
     DT_FINISH_EOS,
@@ -232,8 +232,8 @@ typedef struct dt_generate_options {
     /* called before each pass; its error ends the call. With lockstep it must be local, and its error is agreed; else
      * it may communicate. With a feed it may end a sequence (STOP), which leaves its slot. May be NULL */
     dt_err (*on_pass)(void *ctx);
-    /* sequences instead of a list, and their choices instead of `sampling`, whose repetition_penalty only says that they
-     * may have one (not 1). With on_token, without lockstep, constraint and n_prompts. max_top: largest n_top; the
+    /* sequences instead of a list, and their choices instead of `sampling`, whose repetition_penalty only says that
+     * they may have one (not 1). With on_token, without lockstep, constraint and n_prompts. max_top: largest n_top; the
      * model's max_top and max_known are as large. NULL: none */
     const dt_feed *feed;
     int32_t max_top;

@@ -28,6 +28,8 @@ typedef struct dt_http_options {
     void *ctx;
 } dt_http_options;
 
+/** DT_ERR_USAGE: this build has no libmicrohttpd. */
+dt_err dt_http_available(void);
 /** Listen. h: out, closed with dt_http_close; NULL on error. DT_ERR_USAGE: this build has no libmicrohttpd, or the
  *  address is not one of this host, or in use. DT_ERR_MEMORY, DT_ERR_FAULT. */
 dt_err dt_http_open(dt_http **h, const dt_http_options *opt);

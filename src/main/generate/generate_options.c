@@ -1,6 +1,7 @@
 /* generate_options.c - the command line of dtrain-generate. */
 #include "generate_app.h"
 #include "../tool/tool.h"
+#include "dtrain/serve/http.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -257,6 +258,7 @@ static dt_err check_serve(const options *o)
     const bool other = o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
                        o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue || o->top_logprobs > 0 ||
                        o->output || o->system || o->tools || o->num_samples > 1;
+    if (o->serve) DT_TRY(dt_http_available());
     DT_CHECK(o->serve || !o->api_key_file, DT_ERR_USAGE, "--api-key-file needs --serve");
     DT_CHECK(
         !o->serve || !other, DT_ERR_USAGE,

@@ -26,7 +26,7 @@ static bool continues(char byte) { return (byte & 0xc0) == 0x80; }
 
 /* The text of a window: its first tokens are repeated as context of the next ones, because a tokenizer may write a
  * token otherwise at the start of a text. Characters at the end that the next token may complete are held back. Later
- * tokens may still change invalid bytes before them (byte fallback), so whole answers are decoded again at their end. */
+ * tokens may still change invalid bytes before them (byte fallback): whole answers are decoded again at their end. */
 static void decode_window(const app *a, choice *c, bool last)
 {
     static const char incomplete[] = "\xef\xbf\xbd";
