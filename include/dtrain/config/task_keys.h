@@ -147,19 +147,20 @@
          "in the steps in which the student does not sample answers, the teacher does (sequence-level distillation). " \
          "Needs lmbda below 1") \
     ENUM(classify, problem, "auto", "auto|single_label|multi_label|regression|tokens", \
-         "what a label is. single_label: one of the names for each text; multi_label: any number of them; regression: " \
-         "a number; tokens: a name for each word. auto: by the labels of data.train (one, a list, a number with a " \
+         "what a label is. single_label: one of the names for each text; multi_label: any number of them; " \
+         "regression: a number; tokens: a name for each word. auto: by the labels of data.train (one, a list, a number with a " \
          "fraction, one for each word)") \
     TEXT(classify, labels, "", \
          "names of the labels, comma separated, in the order of their numbers; empty: those of model.path if it has " \
          "labels, else those of data.train in alphabetical order") \
     ENUM(embed, pooling, "auto", "auto|last|mean|cls", \
          "embedding of a text, from its tokens' hidden states: that of the last token, their mean, or that of the " \
-         "first token. auto: as model.path says, if it is a model of sentence-transformers or of this task, else last") \
+         "first token. auto: as model.path says, if it is a model of sentence-transformers or of this task, else " \
+         "last") \
     REAL(embed, scale, 20, 1e-3, 1e4, "", "factor of the cosines in the loss, 1 / temperature") \
     TEXT(embed, matryoshka_dims, "", \
-         "comma separated lengths of the starts of embeddings that are trained to be embeddings themselves; the loss is " \
-         "the sum over these lengths. Empty: only the whole embedding") \
+         "comma separated lengths of the starts of embeddings that are trained to be embeddings themselves; the loss " \
+         "is the sum over these lengths. Empty: only the whole embedding") \
     TEXT(embed, matryoshka_weights, "", "weights of the lengths in matryoshka_dims, in the same order; empty: 1 each") \
     BOOL(embed, normalize, true, "the exported model divides embeddings by their length, which the loss does anyway") \
     TEXT(embed, query_prompt, "", \

@@ -83,8 +83,8 @@ void dt_pretrained_free(dt_pretrained *p);
  *  DT_ERR_USAGE naming the key; DT_ERR_DATA naming file and key. DT_ERR_MEMORY. */
 dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg);
 
-/** The labels of the scalar head in the files of the adapter's directory (NULL: none) or of the model; 0: they have none.
- *  n: out. Local. DT_ERR_DATA. */
+/** The labels of the scalar head in the files of the adapter's directory (NULL: none) or of the model; 0: they have
+ *  none. n: out. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_n_labels(const dt_pretrained *p, const char *adapter, int64_t *n);
 
 /** The adapters of a checkpoint, as its run recorded them; r = 0: none, or unknown (another version). lora: out, freed

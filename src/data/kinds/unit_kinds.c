@@ -1,5 +1,5 @@
-/* unit_kinds.c - kinds labels and texts: words with labels or texts of a group, as units of a sample (samples_units.c). For
- * classifiers and embeddings. */
+/* unit_kinds.c - kinds labels and texts: words with labels or texts of a group, as units of a sample
+ * (samples_units.c). For classifiers and embeddings. */
 #include "kinds.h"
 #include <inttypes.h>
 #include <stdlib.h>
