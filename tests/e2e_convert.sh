@@ -36,6 +36,12 @@ expect "mixed types are kept through a checkpoint" cmp "$tmp/mixed-back/model.sa
 run 0 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --dtype bf16
 expect "another type is half as large" test "$(stat -c %s "$tmp/half/model.safetensors")" -lt "$(($(stat -c %s "$hf/gpt2/model.safetensors") * 6 / 10))"
 expect "config.json names the data type" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"
+expect "and GPT-2's context as published, for llama.cpp" grep -q '"n_ctx": 32' "$tmp/half/config.json"
+run 0 ./dtrain-convert --to hf "$hf/deepseek_v3" "$tmp/v3"
+expect "and how DeepSeek-V3's router scores" grep -q '"scoring_func": "sigmoid"' "$tmp/v3/config.json"
+cp -r "$hf/qwen3_5" "$tmp/predicts" && sed -i '2i \  "mtp_num_hidden_layers": 1,' "$tmp/predicts/config.json"
+run 0 ./dtrain-convert --to hf "$tmp/predicts" "$tmp/predicts-not"
+expect "layers of multi-token prediction are not promised" grep -q '"mtp_num_hidden_layers": 0' "$tmp/predicts-not/config.json"
 
 # a run: from a directory, to a directory
 run 0 ./dtrain-data --documents lines -o "$tmp/small.h5" "$tmp/valid.txt"

@@ -4,8 +4,8 @@
 #include "../src/checkpoint/load.h"
 #include "dtrain/device/nf4.h"
 
-/* The first half of the file has codes, and scales starting at SCALES_AT: with double quantisation codes of scales, then
- * scales of groups and a map. In the second half, all bits are 1. */
+/* The first half of the file has codes, and scales starting at SCALES_AT: with double quantisation codes of scales,
+ * then scales of groups and a map. In the second half, all bits are 1. */
 enum { HALF = 1 << 16, SCALES_AT = HALF - 4096, GROUPS_AT = HALF - 2048, MAP_AT = HALF - 1024 };
 enum { MAX_ELEMS = 1 << 14, GUARD = 256 };
 typedef struct layout {

@@ -9,9 +9,9 @@
  *
  * Both have the bits of transformers' dequantize.
  *
- * bitsandbytes: nf4 (nf4.h), with double quantisation or without; fp4, with other levels; and LLM.int8 (Dettmers et al.,
- * arXiv:2208.07339), where a scale is max |w| of a row and a value is code times scale times 1/127. Each product and sum
- * is rounded to fp32, and values of 4 bits to the type in the file's quant_state: the bits of bitsandbytes.
+ * bitsandbytes: nf4 (nf4.h), with double quantisation or without; fp4, with other levels; and LLM.int8 (Dettmers et
+ * al., arXiv:2208.07339), where a scale is max |w| of a row and a value is code times scale times 1/127. Each product
+ * and sum is rounded to fp32, and values of 4 bits to the type in the file's quant_state: the bits of bitsandbytes.
  *
  * A tensor may be the transpose of the file's matrix: its consecutive
  * elements are then far apart in the file. All codes and scales of such a matrix are therefore read at once, and kept

@@ -109,13 +109,12 @@ static void drop_prediction(json_t *root)
 }
 
 /* Keys of published files that transformers does not write any more, but other programs (llama.cpp) need. */
-static void add_published_keys(json_t *root)
+static void add_published_keys(json_t *root, const dt_model_config *mc)
 {
-    const char *type = json_string_value(json_object_get(root, "model_type"));
     json_t *n = json_object_get(root, "n_positions");
     if (n && !json_object_get(root, "n_ctx")) json_object_set(root, "n_ctx", n);
-    if (!type || strcmp(type, "deepseek_v3") != 0 || json_object_get(root, "scoring_func")) return;
-    json_object_set_new(root, "scoring_func", json_string("sigmoid"));
+    if (mc->sigmoid_router && !json_object_get(root, "scoring_func"))
+        json_object_set_new(root, "scoring_func", json_string("sigmoid"));
 }
 
 /* Edit the language model's object: root or its text_config. */
@@ -125,7 +124,7 @@ static void edit_language(json_t *root, const dt_model_config *mc, const dt_expo
     if (n_labels > 0) set_labels(root, n_labels);
     free_pad(root, opt->new_tokens);
     drop_prediction(root);
-    add_published_keys(root);
+    add_published_keys(root, mc);
     if (n_labels > 0) set_pad(root, opt->tokenizer);
     if (n_rows != mc->vocab_size) json_object_set_new(root, "vocab_size", json_integer(n_rows));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(mc->tie_word_embeddings && !opt->unties));

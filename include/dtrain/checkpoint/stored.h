@@ -103,8 +103,8 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
 /** A tensor [..., n_rows, n_cols] of codes in a file, with one scale for each block of a matrix. Blocks at the ends of
- *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. INT8, NF4, FP4: bitsandbytes'.
- *  PAIRS: scales of groups of nf4, as nf4.h stores them. decode_packed.c */
+ *  rows and columns may be smaller. PLAIN: values without scales, in transposed matrices. INT8, NF4, FP4: those of
+ *  bitsandbytes. PAIRS: scales of groups of nf4, as nf4.h stores them. decode_packed.c */
 typedef enum dt_packed_form {
     DT_PACKED_NOT,
     DT_PACKED_PLAIN,

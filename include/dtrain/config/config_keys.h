@@ -369,8 +369,8 @@
     TEXT(lora, path, "", "adapter to continue from: a directory in PEFT's layout") \
     ENUM(lora, base_quantization, "none", "none|int8|nf4", \
          "storage of frozen block matrices. int8: one byte per weight and one float per row; nf4: half a byte per " \
-         "weight, bitsandbytes' format with double quantisation. Weights are rounded when they are loaded, or kept if " \
-         "the directory has this format") \
+         "weight, bitsandbytes' format with double quantisation. Weights are rounded when they are loaded, or kept " \
+         "if the directory has this format") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "number of steps between checkpoints; below 1: a fraction of all steps; 0: save only at the end") \
     ENUM(checkpoint, save, "all", "all|trainable", \

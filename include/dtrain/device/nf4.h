@@ -63,7 +63,7 @@ void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float 
 
 /** Initialisers of arrays: [16] of nf4 and of bitsandbytes' fp4, and [256], the signed dynamic map. */
 #define DT_FP4_LEVELS                                                                                                  \
-    0.0f, 0.0052083335f, 0.6666667f, 1.0f, 0.33333334f, 0.5f, 0.16666667f, 0.25f, -0.0f, -0.0052083335f, -0.6666667f,   \
+    0.0f, 0.0052083335f, 0.6666667f, 1.0f, 0.33333334f, 0.5f, 0.16666667f, 0.25f, -0.0f, -0.0052083335f, -0.6666667f,  \
         -1.0f, -0.33333334f, -0.5f, -0.16666667f, -0.25f
 #define DT_NF4_LEVELS                                                                                                  \
     -1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f, 0.0795803f,        \

@@ -64,8 +64,9 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
-/* Quantised weights in MXFP4, in FP8 and of bitsandbytes are decoded when they are read, in the form that the files have
- * (decode_packed.c). compressed-tensors has other forms, too. transformers once omitted the method of bitsandbytes. */
+/* Quantised weights in MXFP4, in FP8 and of bitsandbytes are decoded when they are read, in the form that the files
+ * have (decode_packed.c). compressed-tensors has other forms, too. transformers once omitted the method of
+ * bitsandbytes. */
 static dt_err check_quantised(const dt_spec *root)
 {
     dt_spec v, size;
