@@ -46,6 +46,7 @@ files = test.jsonl
 doc_to_text = {{name}} likes
 doc_to_choice = ["red", "blue", "green", "white"]
 doc_to_target = answer
+metrics = acc, acc_norm, hits@1, mrr, ndcg@3
 
 [says]
 output_type = generate_until
@@ -68,6 +69,8 @@ accuracy=$(number b eval/likes/acc | grep -v null)
 is "an evaluation every 25 steps" "$(echo "$accuracy" | wc -l)" 6
 expect "the accuracy rises" awk -v a="$(echo "$accuracy" | head -1)" -v b="$(echo "$accuracy" | tail -1)" 'BEGIN { exit !(a < 0.7 && b == 1) }'
 best=$(echo "$accuracy" | awk '$1 > m { m = $1; at = NR * 25 } END { print at }')
+is "hits@1 is the accuracy" "$(number b eval/likes/hits@1 | grep -v null)" "$accuracy"
+expect "the right choice comes first" test "$(number b eval/likes/mrr | tail -1) $(number b eval/likes/ndcg@3 | tail -1)" = "1 1"
 is "the best checkpoint follows it" "$(cat "$tmp/b/checkpoints/best")" "$(printf 'step-%08d.h5' "$best")"
 expect "sampled texts become right" above b eval/says/pass@2 0.9
 expect_text "the table at the end" "^likes +0 +8 +acc +1.0000 +0.0000"
@@ -77,6 +80,43 @@ ends "stopped" 75 finish c
 ends "and resumed on 3 ranks" 0 learn 3 c
 is "has the same number of evaluations" "$(number c eval/likes/acc | grep -vc null)" 6
 fails_alone 1 eval.finish 1 learn 2 d
+
+# ---- the judge: rates and means of the scores that dtrain-generate gives
+cp -r tests/data/rm/qwen2 "$tmp/judge" && cp tests/data/rm/letters/tokenizer.json "$tmp/judge/"
+cat >"$tmp/likes/judge.ini" <<'INI'
+[judged]
+output_type = generate_until
+files = test.jsonl
+doc_to_text = {{name}} likes
+doc_to_target = {{ [' red', ' blue', ' green', ' white'][answer] }}
+max_gen_toks = 8
+temperature = 1
+repeats = 3
+metrics = safety_rate, win_rate, judge_score
+INI
+judge() { run "$1" ./dtrain input/eval.ini run.threads=1 model.path=tests/data/eval/model data.validation= eval.tasks="$tmp/likes/judge.ini" \
+    eval.judge_path="$tmp/judge" eval.log_samples=true run.output_dir="$tmp/$2" "${@:3}"; }
+ends "a judge scores generated answers" 0 judge 1 j
+expect "memory as planned" as_planned
+ends "on 3 ranks, where it is divided" 0 judge 3 k zero.stage=3
+same_results "the same scores" j k
+python3 - "$tmp" >"$tmp/found" <<'PY'
+import json, sys
+tmp = sys.argv[1]
+docs = [json.loads(line)["name"] for line in open(tmp + "/likes/test.jsonl")]
+lines = [json.loads(line) for line in open(tmp + "/j/eval/judged.jsonl")]
+scores = [q["judge"] for line in lines for q in line["requests"]]
+with open(tmp + "/answers.jsonl", "w") as f:
+    for line in lines:
+        for q in line["requests"]:
+            f.write(json.dumps({"prompt": docs[line["doc"]] + " likes", "answer": q["text"]}) + "\n")
+print(" ".join("%.6f" % x for x in (sum(a > 0 for a, b in scores) / len(scores), sum((a > b) + (a == b) / 2 for a, b in scores) / len(scores),
+                                    sum(a for a, b in scores) / len(scores))))
+PY
+values() { for m in safety_rate win_rate judge_score; do printf '%.6f ' "$(number j eval/judged/$m)"; done; }
+is "the rates are those of the scores" "$(values)" "$(cat "$tmp/found") "
+run 1 ./dtrain-generate --score "$tmp/judge" --answers "$tmp/answers.jsonl"
+near "the scores are those of dtrain-generate" "$(number j eval/judged/safety_rate | awk '{ print 100 * $1 }')" "$(sed -n 's/.*; \([0-9.]*\) % above 0/\1/p' "$out")" 0.01
 
 # ---- errors
 refused() { # NAME CODE REGEX LINES... of a description, then -- settings
@@ -100,5 +140,7 @@ refused "no examples" 64 "e.ini:2: \[b\] fewshot_files: expected the files of th
 refused "generation with divided tokens" 64 "mesh.cp: expected 1, found 2: the benchmark b generates texts" "output_type = generate_until" "$ok" "$ask" "$answer" -- mesh.cp=2
 refused "a text of all positions" 64 "e.ini:6: \[b\] max_gen_toks: expected less than eval.max_length = 256, found 256" "output_type = generate_until" "$ok" "$ask" "$answer" "max_gen_toks = 256"
 refused "an invalid expression" 65 "e.ini:6: \[b\] filter: .*is not a valid regular expression" "output_type = generate_until" "$ok" "$ask" "$answer" 'filter = [{"name": "a", "regex_pattern": "("}]'
+refused "no judge" 64 "eval.judge_path: expected a reward or safety model" "output_type = generate_until" "$ok" "$ask" "$answer" "metrics = win_rate" "max_gen_toks = 8"
+refused "a judge with another vocabulary" 64 "eval.judge_path: the tokenizer has 400 tokens, but the judge only 30" "output_type = generate_until" "$ok" "$ask" "$answer" "metrics = win_rate" "max_gen_toks = 8" -- eval.judge_path=tests/data/rm/qwen2
 refused "a model with a scalar head" 64 "eval.tasks: benchmarks score texts" "$mc" "$ok" "$ask" "$pick" "$answer" -- run.task=rm run.output_dir="$tmp/e" data.train=tests/data/rm/pairs.h5
 e2e_done

@@ -219,8 +219,8 @@ static dt_err check_form(eval_bench *b)
 
 static dt_err check_bench(eval_bench *b, const dt_config *cfg)
 {
-    static const eval_key templates[] = {EVAL_doc_to_text,    EVAL_doc_to_target, EVAL_doc_to_choice,
-                                         EVAL_doc_to_counted, EVAL_description,   EVAL_gen_prefix};
+    static const eval_key templates[] = {EVAL_doc_to_text, EVAL_doc_to_target, EVAL_doc_to_choice, EVAL_doc_to_counted,
+                                         EVAL_description, EVAL_gen_prefix,    EVAL_judge_text};
     DT_TRY(check_form(b));
     if (!*eval_text(b, EVAL_files)) return eval_fail(b, EVAL_files, "expected the files of the documents, found none");
     if (!*eval_text(b, EVAL_doc_to_target))
@@ -296,7 +296,8 @@ void eval_free_bench(eval_bench *b)
     }
     for (int64_t i = 0; b->item && i < b->docs.n; i++) free(b->item[i].length);
     eval_free_answers(b);
-    free(b->generated), free(b->correct);
+    free(b->generated), free(b->correct), free(b->judged);
+    if (b->prompt) dt_list_free(b->prompt, (int)b->docs.n);
     free_docs(&b->docs);
     free_docs(&b->examples);
     dt_list_free(b->path, b->n_paths);

@@ -264,5 +264,6 @@ dt_err eval_generate(dt_evals *e, eval_bench *b, dt_task *t)
     DT_TRY(run(e, b, t)); /* in lockstep: an error is the same on all ranks, or ends the job */
     dt_phase_enter(t->phase, "evaluate", "share");
     DT_TRY(dt_comm_join_host(t->data, b->generated, generated_nbytes(b)));
-    return dt_comm_agree(t->comm, compare(e, b));
+    DT_TRY(dt_comm_agree(t->comm, compare(e, b)));
+    return b->is_judged ? eval_judge_texts(e, b, t) : DT_OK;
 }

@@ -23,6 +23,7 @@ struct eval_metric {
     /* score of a document from the results of its requests; of generated texts logp is 1 for a correct one */
     double (*score)(const eval_bench *b, const eval_item *item, const double *logp, const double *greedy, int k);
     double (*units)(const eval_bench *b, const eval_item *item);
+    bool judged; /* logp are the judge's scores of answers, greedy those of the targets */
 };
 
 #define SCORE(name)                                                                                                    \
@@ -72,6 +73,24 @@ SCORE(pass)
     for (double i = item->n - c + 1; i <= item->n; i++) none *= 1 - k / i;
     return 1 - none;
 }
+SCORE(is_safe) /* share of the answers with a positive score */
+{
+    double n = 0;
+    for (int i = 0; i < item->n; i++) n += logp[i] > 0;
+    return n / item->n;
+}
+SCORE(wins) /* share of the answers that score above their target; a tie is half a win */
+{
+    double n = 0;
+    for (int i = 0; i < item->n; i++) n += logp[i] > greedy[i] ? 1 : logp[i] == greedy[i] ? 0.5 : 0;
+    return n / item->n;
+}
+SCORE(mean_score)
+{
+    double all = 0;
+    for (int i = 0; i < item->n; i++) all += logp[i];
+    return all / item->n;
+}
 SCORE(mrr) { return 1.0 / (rank_of(item, logp) + 1); }
 SCORE(hits) { return rank_of(item, logp) < k; }
 SCORE(ndcg) { return rank_of(item, logp) < k ? 1 / log2(rank_of(item, logp) + 2.0) : 0; }
@@ -93,21 +112,24 @@ static double tokens(const eval_bench *b, const eval_item *item)
 }
 
 static const eval_metric metrics[] = {
-    {"acc", EVAL_CHOICES, true, MEAN, acc, NULL},
-    {"acc_norm", EVAL_CHOICES, true, MEAN, acc_norm, NULL},
-    {"acc_bytes", EVAL_CHOICES, false, MEAN, acc_bytes, NULL},
-    {"exact_match", EVAL_CHOICES, false, MEAN, exact_match, NULL},
-    {"mrr", EVAL_CHOICES, false, MEAN, mrr, NULL},
-    {"hits@", EVAL_CHOICES, false, MEAN, hits, NULL},
-    {"ndcg@", EVAL_CHOICES, false, MEAN, ndcg, NULL},
-    {"exact_match", EVAL_GENERATE, true, MEAN, first_is_correct, NULL},
-    {"pass@", EVAL_GENERATE, false, MEAN, pass, NULL},
-    {"perplexity", EVAL_LIKELIHOOD, true, PERPLEXITY, sum, NULL},
-    {"acc", EVAL_LIKELIHOOD, true, MEAN, is_greedy, NULL},
-    {"word_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, words},
-    {"byte_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, bytes},
-    {"bits_per_byte", EVAL_ROLLING, true, BITS, sum, bytes},
-    {"token_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, tokens},
+    {"acc", EVAL_CHOICES, true, MEAN, acc, NULL, false},
+    {"acc_norm", EVAL_CHOICES, true, MEAN, acc_norm, NULL, false},
+    {"acc_bytes", EVAL_CHOICES, false, MEAN, acc_bytes, NULL, false},
+    {"exact_match", EVAL_CHOICES, false, MEAN, exact_match, NULL, false},
+    {"mrr", EVAL_CHOICES, false, MEAN, mrr, NULL, false},
+    {"hits@", EVAL_CHOICES, false, MEAN, hits, NULL, false},
+    {"ndcg@", EVAL_CHOICES, false, MEAN, ndcg, NULL, false},
+    {"exact_match", EVAL_GENERATE, true, MEAN, first_is_correct, NULL, false},
+    {"pass@", EVAL_GENERATE, false, MEAN, pass, NULL, false},
+    {"safety_rate", EVAL_GENERATE, false, MEAN, is_safe, NULL, true},
+    {"win_rate", EVAL_GENERATE, false, MEAN, wins, NULL, true},
+    {"judge_score", EVAL_GENERATE, false, MEAN, mean_score, NULL, true},
+    {"perplexity", EVAL_LIKELIHOOD, true, PERPLEXITY, sum, NULL, false},
+    {"acc", EVAL_LIKELIHOOD, true, MEAN, is_greedy, NULL, false},
+    {"word_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, words, false},
+    {"byte_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, bytes, false},
+    {"bits_per_byte", EVAL_ROLLING, true, BITS, sum, bytes, false},
+    {"token_perplexity", EVAL_ROLLING, true, PER_UNIT, sum, tokens, false},
 };
 enum { N_METRICS = sizeof metrics / sizeof metrics[0] };
 
@@ -118,7 +140,7 @@ static bool has_error(const eval_metric *m) { return m->how == MEAN || m->how ==
 static dt_err add_filtered(eval_bench *b, const eval_metric *m, int k, int filter, dt_sums *s)
 {
     char name[DT_SUM_NAME];
-    const char *of = b->form == EVAL_GENERATE ? b->filter[filter].name : NULL;
+    const char *of = b->form == EVAL_GENERATE && !m->judged ? b->filter[filter].name : NULL;
     DT_GROW(b->result, b->n_results, "out of memory for metrics");
     eval_result *r = &b->result[b->n_results++];
     *r = (eval_result){.metric = m, .k = k, .filter = filter, .value = NAN, .error = NAN};
@@ -137,7 +159,9 @@ static dt_err add(eval_bench *b, const eval_metric *m, int k, dt_sums *s)
     if (k > 0 && b->form == EVAL_GENERATE && k > b->n_repeats)
         return eval_fail(b, EVAL_repeats, "expected at least %d because of the metric %s%d, found %d", k, m->name, k,
                          b->n_repeats);
-    for (int f = 0; f < (b->form == EVAL_GENERATE ? b->n_filters : 1); f++) DT_TRY(add_filtered(b, m, k, f, s));
+    b->is_judged |= m->judged;
+    for (int f = 0; f < (b->form == EVAL_GENERATE && !m->judged ? b->n_filters : 1); f++)
+        DT_TRY(add_filtered(b, m, k, f, s));
     return DT_OK;
 }
 
@@ -224,11 +248,14 @@ static dt_err compute(eval_bench *b, eval_result *r, const dt_config *cfg)
 {
     const eval_metric *m = r->metric;
     const int64_t n = b->docs.n;
-    const double *results = b->form == EVAL_GENERATE ? b->correct + r->filter * b->n_requests : b->logp;
+    const double *results = m->judged                  ? b->judged
+                            : b->form == EVAL_GENERATE ? b->correct + r->filter * b->n_requests
+                                                       : b->logp;
+    const double *others = m->judged ? b->judged + b->n_requests : b->greedy;
     double all = 0, units = 0;
     for (int64_t i = 0; i < n; i++) {
         const eval_item *item = &b->item[i];
-        all += b->score[i] = m->score(b, item, results + item->first, b->greedy + item->first, r->k);
+        all += b->score[i] = m->score(b, item, results + item->first, others + item->first, r->k);
         if (m->units) units += m->units(b, item);
     }
     const double mean = all / (m->units ? units : (double)n);

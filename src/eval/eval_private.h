@@ -3,6 +3,7 @@
 #define DTRAIN_EVAL_PRIVATE_H
 
 #include "dtrain/eval/eval.h"
+#include "dtrain/step/judge.h"
 #include "dtrain/generate/generate.h"
 #include "dtrain/jinja/jinja.h"
 #include "dtrain/pretrained/pretrained.h"
@@ -48,7 +49,8 @@ static inline const char *eval_string(dt_text *t)
     KEY(regexes_to_ignore, "")                                                                                         \
     KEY(ignore_case, "false")                                                                                          \
     KEY(ignore_punctuation, "false")                                                                                   \
-    KEY(ignore_numbers, "false")
+    KEY(ignore_numbers, "false")                                                                                       \
+    KEY(judge_text, "{{prompt}}{{answer}}")
 #define EVAL_KEY_ENUMERATOR(name, otherwise) EVAL_##name,
 typedef enum eval_key { EVAL_KEYS(EVAL_KEY_ENUMERATOR) EVAL_N_KEYS } eval_key;
 
@@ -128,6 +130,9 @@ typedef struct eval_bench {
     const dt_task *task;
     int32_t *generated; /* [n_requests, 1 + max_new] number of new tokens, and the tokens */
     int64_t max_context;
+    bool is_judged;  /* a metric needs the judge */
+    char **prompt;   /* [docs.n] if it is */
+    double *judged;  /* [2, n_requests] scores of generated answers, then of the targets */
     double *correct; /* [n_filters, n_requests] */
     double *logp;    /* [n_requests] after an evaluation */
     double *greedy;  /* [n_requests] 1: each token of the continuation was the most probable */
@@ -189,7 +194,17 @@ void eval_free_question(eval_question *q);
 
 /* ---- requests (eval_requests.c) ---------------------------------------------------------------------------------- */
 
+/* The model of eval.judge_path. */
+typedef struct eval_judge {
+    dt_judge judge;
+    dt_tokenizer *tokenizer;
+    dt_encoder *encoder;
+    dt_batch batch;
+    dt_ids ids;
+} eval_judge;
+
 struct dt_evals {
+    eval_judge *judge; /* NULL: none */
     eval_bench *bench;
     int n_benches;
     dt_tokenizer *tokenizer;
@@ -217,6 +232,8 @@ struct dt_evals {
 dt_err eval_make_requests(dt_evals *e, eval_bench *b, const dt_config *cfg);
 /** Divide all requests into micro-batches. */
 dt_err eval_make_batches(dt_evals *e);
+/** Append a sequence of n tokens, of which those from number n_context on are targets. */
+void eval_add_sequence(dt_batch *m, const int32_t *ids, int32_t n, int32_t n_context);
 /** Fill e->micro with a micro-batch; -1: an empty one. */
 void eval_fill_batch(dt_evals *e, int64_t batch);
 
@@ -236,6 +253,12 @@ void eval_close_generation(dt_evals *e);
 dt_err eval_generate(dt_evals *e, eval_bench *b, dt_task *t);
 /** A generated text up to the first text of `until`; malloc'ed. NULL: no memory. */
 char *eval_generated_text(const dt_evals *e, const eval_bench *b, int64_t request);
+
+/** Open eval.judge_path, if a metric needs it; score all answers of a benchmark and their targets. Collective. */
+dt_err eval_open_judge(dt_evals *e, dt_task *t);
+dt_err eval_judge_texts(dt_evals *e, eval_bench *b, dt_task *t);
+/** Sum values over the ranks of an axis. Collective. */
+dt_err eval_share(const dt_axis *data, double *x, int64_t n);
 
 dt_err eval_read_answers(eval_bench *b);
 void eval_free_answers(eval_bench *b);

@@ -49,6 +49,8 @@ static json_t *generated(const dt_evals *e, const eval_bench *b, int64_t i)
     for (int f = 0; f < b->n_filters && correct; f++)
         json_array_append_new(correct, json_boolean(b->correct[f * b->n_requests + i] != 0));
     json_t *out = text ? json_pack("{sosssO}", "context_ids", context, "text", text, "correct", correct) : NULL;
+    if (out && b->is_judged)
+        json_object_set_new(out, "judge", json_pack("[ff]", b->judged[i], b->judged[b->n_requests + i]));
     json_decref(correct);
     free(text);
     return out;

@@ -125,6 +125,7 @@ static dt_err add_document(dt_evals *e, eval_bench *b, int64_t i, python_random 
     dt_err err = eval_ask(b, i, random, &q);
     if (err == DT_OK && b->form == EVAL_ROLLING) err = add_windows(e, b, &b->docs.doc[i], q.continuation[0]);
     if (err == DT_OK && b->form == EVAL_GENERATE) err = add_prompt(e, b, &b->docs.doc[i], q.context[0]);
+    if (err == DT_OK && b->is_judged) b->prompt[i] = q.context[0], q.context[0] = NULL;
     int64_t n_context = -1;
     for (int k = 0; err == DT_OK && b->form < EVAL_ROLLING && k < q.n; k++) {
         if (q.n_contexts > 1) n_context = -1;
@@ -140,7 +141,9 @@ dt_err eval_make_requests(dt_evals *e, eval_bench *b, const dt_config *cfg)
     python_random random;
     python_random_seed(&random, (uint32_t)cfg->eval_fewshot_seed);
     DT_ALLOC(b->item, b->docs.n, "out of memory for the documents of %s", b->name);
+    if (b->is_judged) DT_ALLOC(b->prompt, b->docs.n, "out of memory for the prompts of %s", b->name);
     for (int64_t i = 0; i < b->docs.n; i++) DT_TRY(add_document(e, b, i, &random));
+    if (b->is_judged) DT_ALLOC(b->judged, 2 * b->n_requests, "out of memory for results of %s", b->name);
     DT_ALLOC(b->logp, b->n_requests, "out of memory for results of %s", b->name);
     DT_ALLOC(b->greedy, b->n_requests, "out of memory for results of %s", b->name);
     DT_ALLOC(b->score, b->docs.n, "out of memory for results of %s", b->name);
@@ -172,10 +175,10 @@ dt_err eval_make_batches(dt_evals *e)
     return DT_OK;
 }
 
-static void add_sequence(dt_batch *m, const int32_t *ids, const eval_request *r)
+void eval_add_sequence(dt_batch *m, const int32_t *ids, int32_t n, int32_t n_context)
 {
-    for (int32_t i = 0; i < n_read(r); i++, m->n_tok++) {
-        const bool predicts = i + 1 >= r->n_context;
+    for (int32_t i = 0; i < n; i++, m->n_tok++) {
+        const bool predicts = i + 1 >= n_context;
         m->token[m->n_tok] = ids[i];
         m->target[m->n_tok] = predicts ? ids[i + 1] : -1;
         m->weight[m->n_tok] = predicts;
@@ -194,7 +197,7 @@ void eval_fill_batch(dt_evals *e, int64_t batch)
     if (batch >= 0 && batch < e->n_batches) {
         const struct eval_batch *x = &e->batch[batch];
         const eval_request *r = e->bench[x->bench].request + x->first;
-        for (int i = 0; i < x->n; i++) add_sequence(m, e->ids.id + r[i].at, &r[i]);
+        for (int i = 0; i < x->n; i++) eval_add_sequence(m, e->ids.id + r[i].at, n_read(&r[i]), r[i].n_context);
     }
     m->n_samples = m->n_seq;
     dt_batch_finish(m);

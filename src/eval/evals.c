@@ -84,7 +84,7 @@ static dt_err open_all(dt_evals *e, dt_task *t)
     DT_TRY(err);
     widen_model(e, t->model_opt);
     eval_widen_generation(e, t);
-    return DT_OK;
+    return eval_open_judge(e, t);
 }
 
 /* ---- a part of the task ------------------------------------------------------------------------------------------ */
@@ -97,7 +97,7 @@ static size_t text_nbytes(const dt_evals *e)
     for (int i = 0; i < e->n_benches; i++) {
         const eval_bench *b = &e->bench[i];
         n += (size_t)b->docs.n * (sizeof *b->item + sizeof *b->score) +
-             (size_t)b->n_requests * (sizeof *b->request + 2 * sizeof *b->logp);
+             (size_t)b->n_requests * (sizeof *b->request + (b->is_judged ? 4 : 2) * sizeof *b->logp);
     }
     return n;
 }
@@ -172,7 +172,7 @@ static dt_err keep(dt_evals *e, const dt_task *t, const struct eval_batch *x)
     return DT_OK;
 }
 
-static dt_err share(const dt_axis *data, double *x, int64_t n)
+dt_err eval_share(const dt_axis *data, double *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += INT32_MAX / 2)
         DT_TRY(dt_comm_reduce_host_f64(data, x + i, (int)dt_min_i64(n - i, INT32_MAX / 2), DT_SUM));
@@ -196,8 +196,8 @@ static dt_err finish(dt_evals *e, dt_task *t)
 {
     dt_phase_enter(t->phase, "evaluate", "metrics");
     for (int i = 0; i < e->n_benches; i++) {
-        DT_TRY(share(t->data, e->bench[i].logp, e->bench[i].n_requests));
-        DT_TRY(share(t->data, e->bench[i].greedy, e->bench[i].n_requests));
+        DT_TRY(eval_share(t->data, e->bench[i].logp, e->bench[i].n_requests));
+        DT_TRY(eval_share(t->data, e->bench[i].greedy, e->bench[i].n_requests));
     }
     dt_err err = dt_fault("eval.finish");
     for (int i = 0; i < e->n_benches && err == DT_OK; i++) err = conclude(e, &e->bench[i], t);
