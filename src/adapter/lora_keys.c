@@ -8,7 +8,7 @@ static dt_err check_alone(const dt_config *cfg)
 {
     static const char *const keys[] = {"alpha", "dropout",           "use_rslora",   "target_modules",
                                        "init",  "modules_to_save",   "rank_pattern", "alpha_pattern",
-                                       "path",  "target_parameters", "parts"};
+                                       "path",  "target_parameters", "parts", "lr_ratio"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");

@@ -139,6 +139,7 @@ static const struct {
     {"lora", "modules_to_save", "lora_modules_to_save", NULL},
     {"lora", "init", "init_lora_weights", "init = kaiming for true"},
     {"lora", "path", "peft_path", NULL},
+    {"lora", "lr_ratio", "loraplus_lr_ratio lorap_lr_ratio", NULL},
     {"vision", "path",
      "tower vision_tower mm_vision_tower vision_tower_path vision_model vision_model_path vision_encoder "
      "vit_model_type",

@@ -50,6 +50,7 @@ static const struct {
     {"zero", NULL, CHANGE_IGNORED},
     {"comm", NULL, CHANGE_IGNORED},
     {"lora", "dropout", CHANGE_REPORTED},
+    {"lora", "lr_ratio", CHANGE_REPORTED},
     {"lora", "init", CHANGE_IGNORED},
     {"lora", "path", CHANGE_IGNORED},
     {"lora", "target_modules", CHANGE_OF_SET},

@@ -366,6 +366,9 @@
     TEXT(lora, rank_pattern, "", \
          "per-layer ranks, comma separated: v_proj:16, layers.0.mlp.up_proj:4. The first matching entry applies") \
     TEXT(lora, alpha_pattern, "", "per-layer values of alpha, in the syntax of rank_pattern") \
+    REAL(lora, lr_ratio, 1, 0.001, 1000, "", \
+         "LoRA+: learning rate of the second matrix of adapters (lora_B), relative to the rate of the first; 1: off. " \
+         "As in PEFT, it also applies to trained vectors. Usual: 16") \
     TEXT(lora, path, "", "adapter to continue from: a directory in PEFT's layout") \
     ENUM(lora, base_quantization, "none", "none|int8|nf4", \
          "storage of frozen block matrices. int8: one byte per weight and one float per row; nf4: half a byte per " \
