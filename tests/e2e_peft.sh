@@ -4,7 +4,7 @@
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/peft tensors=adapter_model.safetensors
-base_of() { case $1 in llama | tables | grown | chosen) echo tests/data/dpo/start ;; gpt2 | tied) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; moe) echo tests/data/lora/moe ;; *) echo tests/data/rm/start ;; esac; }
+base_of() { case $1 in llama | tables | grown | chosen | dora) echo tests/data/dpo/start ;; gpt2 | tied | dora_gpt2) echo tests/data/lora/gpt2 ;; qwen2 | shared) echo tests/data/hf/qwen2 ;; moe) echo tests/data/lora/moe ;; *) echo tests/data/rm/start ;; esac; }
 prompts() { sed 's/ |.*//; s/ /, /g; s/.*/{"ids": [&]}/' "$1"; }
 # Ids to the letter. fp32 keeps 6e-8 of each of some hundred terms, logits are of size 3, and those printed have seven digits.
 near() { # EXPECTED FOUND: ids | numbers
@@ -20,7 +20,7 @@ greedily() { # NAME NP ARGS...
     sed 's/.*"ids":\[\([^]]*\)\],"prompt_ids":\[\([^]]*\)\].*"logprobs":\[\([^]]*\)\].*/\2 | \1 | \3/; s/,/ /g' "$tmp/found.jsonl" >"$tmp/found"
 }
 
-for name in llama gpt2 qwen2 grown chosen moe; do
+for name in llama gpt2 qwen2 grown chosen moe dora dora_gpt2; do
     base=$(base_of $name)
     greedily $name 0 "$base" --adapter $fixture/$name
     expect "$name: what PEFT writes, with its adapter" near $fixture/$name/greedy.txt "$tmp/found"
@@ -195,7 +195,7 @@ broken "another rank" 'layers.0.*lora_A.weight`: expected the shape \[5, 16\] of
 broken "a rank that is none" 'r: expected a rank from 1 to 65536, found -4' 's/"r": 4/"r": -4/' adapter_config.json
 broken "no JSON" 'adapter_config.json' 's/^{//' adapter_config.json
 broken "another kind of adapter" 'peft_type: expected LORA, found LOHA' 's/"LORA"/"LOHA"/' adapter_config.json
-for key in use_dora lora_bias use_qalora; do broken "$key" "adapters with $key are not supported" "s/\"$key\": false/\"$key\": true/" adapter_config.json; done
+for key in lora_bias use_qalora; do broken "$key" "adapters with $key are not supported" "s/\"$key\": false/\"$key\": true/" adapter_config.json; done
 broken "layer_replication" "adapters with layer_replication" 's/"layer_replication": null/"layer_replication": [[0, 1]]/' adapter_config.json
 ends "a parameter that is none of experts or routers" 64 train_from 1 refused "$(base_of moe)" lora.r=2 lora.target_parameters=self_attn.q_proj.weight
 expect_text "is named" "command line: lora.target_parameters: 'self_attn.q_proj.weight' is not the name of experts or of a router; expected names such as mlp.experts.gate_up_proj"

@@ -61,6 +61,15 @@ RUNS = [
     ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"), "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.lr_ratio=4"),
     ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, modules_to_save=["ln_f"]),
      "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc lora.modules_to_save=ln_f lora.lr_ratio=2.5"),
+    ("llama", dict(r=4, lora_alpha=6, use_dora=True), "lora.r=4 lora.alpha=6 lora.use_dora=true"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True, use_rslora=True, rank_pattern={"v_proj": 2}, alpha_pattern={"up_proj": 12}),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_dora=true lora.use_rslora=true lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:12"),
+    ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True, use_dora=True),
+     "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc,c_proj lora.use_dora=true"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_dora=true lora.base_quantization=nf4 lora.lr_ratio=4"),
+    ("moe", dict(r=3, lora_alpha=6, target_modules=["q_proj", "o_proj", "shared_expert_gate", "shared_expert.down_proj"], use_dora=True),
+     "lora.r=3 lora.alpha=6 lora.target_modules=q_proj,o_proj,shared_expert_gate,shared_expert.down_proj lora.use_dora=true"),
 ]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "lora"

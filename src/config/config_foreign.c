@@ -197,7 +197,6 @@ static const struct {
     const char *names, *why;
 } absent[] = {
     {"use_lora use_peft", "set lora.r above 0 to train adapters"},
-    {"use_dora", "DoRA is not supported; remove it to train LoRA"},
     {"lora_bias lora.bias", "remove it: biases are not trained"},
     {"peft_type", "only LoRA is supported; set lora.r above 0 to train adapters"},
     {"fan_in_fan_out", "remove it: the weight layout follows from the model"},

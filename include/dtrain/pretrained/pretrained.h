@@ -104,6 +104,10 @@ dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, con
  *  from a tied embedding. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
 
+/** Set the magnitudes of new adapters to the lengths of the weights' rows. Afterwards the adapted model equals its base.
+ *  Collective, agreed. DT_ERR_MEMORY, DT_ERR_COMM. */
+dt_err dt_adapters_start(dt_comm *comm, dt_zero *z);
+
 /** Load a checkpoint with adapters into a model without them: W + s B A, computed in fp32. like: the options of z.
  *  Collective; errors as dt_pretrained_load. */
 dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained *p, const dt_lora *lora,
