@@ -70,6 +70,10 @@ RUNS = [
      "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_dora=true lora.base_quantization=nf4 lora.lr_ratio=4"),
     ("moe", dict(r=3, lora_alpha=6, target_modules=["q_proj", "o_proj", "shared_expert_gate", "shared_expert.down_proj"], use_dora=True),
      "lora.r=3 lora.alpha=6 lora.target_modules=q_proj,o_proj,shared_expert_gate,shared_expert.down_proj lora.use_dora=true"),
+    ("gpt2", dict(r=2, lora_alpha=2, target_modules=["c_fc"], fan_in_fan_out=True, modules_to_save=["lm_head"]),
+     "lora.r=2 lora.alpha=2 lora.target_modules=c_fc lora.modules_to_save=lm_head"),
+    ("gpt2", dict(r=2, lora_alpha=2, target_modules=["c_fc"], fan_in_fan_out=True, modules_to_save=["wte", "lm_head"]),
+     "lora.r=2 lora.alpha=2 lora.target_modules=c_fc lora.modules_to_save=wte,lm_head"),
 ]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "lora"

@@ -565,8 +565,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
         const char *name = l->modules_to_save.list[i];
         if (saves_any(name, units, n_units)) continue;
         DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
-                 "lm_head is tied to the embedding (tie_word_embeddings = true) and has no weights of its own; use "
-                 "embed_tokens (wte in GPT-2), which trains both");
+                 "lm_head is tied to the embedding (tie_word_embeddings = true) and has no weights of its own; set "
+                 "model.tie_word_embeddings = false, or use embed_tokens (wte in GPT-2), which trains both");
         return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
     }
     return DT_OK;

@@ -2,8 +2,8 @@
  *
  *     y = c z + b,   z = W x + s B A x,   c_j = m_j / n_j,   n_j = |W_j + s (B A)_j|
  *
- * m is trained. The lengths n are constants in backward (section 4.3 of the paper), so dz = c dy, and dm_j is the sum of
- * dy_j z_j / n_j over all rows. z is not kept: backward computes it again, with one more matmul by W, which is
+ * m is trained. The lengths n are constants in backward (section 4.3 of the paper), so dz = c dy, and dm_j is the sum
+ * of dy_j z_j / n_j over all rows. z is not kept: backward computes it again, with one more matmul by W, which is
  * available then. So are the lengths. */
 #include "magnitude.h"
 

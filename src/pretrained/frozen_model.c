@@ -46,6 +46,9 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
     DT_TRY(settle_part(f));
     DT_TRY(dt_pretrained_describe(&f->from, model, f->model_part));
     f->from.parts.prefix = f->strip_prefix;
+    bool unties = false;
+    if (f->adapter && n_labels <= 0) DT_TRY(dt_adapter_unties(f->adapter, &unties));
+    if (unties) DT_TRY(dt_pretrained_untie(&f->from));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     int64_t n = n_labels;
     const bool of_files = n_labels == DT_LABELS_OF_FILES || n_labels == DT_LABELS_OF_SCORE;

@@ -318,8 +318,8 @@ static dt_err visit_own(const merge_delta *d, const dt_stored_slot *s, visit *se
     return DT_OK;
 }
 
-/* Sums of squares are integers, whose sum does not depend on the order: each square is rounded to a multiple of 2^-shift,
- * 2^-40 of the row's largest. */
+/* Sums of squares are integers, whose sum does not depend on the order: each square is rounded to a multiple of
+ * 2^-shift, 2^-40 of the row's largest. */
 typedef struct squares {
     double *most;
     int64_t *sum, *shift;

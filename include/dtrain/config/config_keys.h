@@ -346,8 +346,8 @@
     REAL(lora, dropout, 0, 0, 0.99, "probability", "dropout on the input of adapters in training") \
     BOOL(lora, use_rslora, false, "rsLoRA: scale by alpha / sqrt(r) instead of alpha / r") \
     BOOL(lora, use_dora, false, \
-         "DoRA: also train the magnitude of each output of the adapted layers, and with A and B only their directions. " \
-         "Needs dropout = 0; not for embeddings, head, experts and routers") \
+         "DoRA: also train the magnitude of each output of the adapted layers, and with A and B only their " \
+         "directions. Needs dropout = 0; not for embeddings, head, experts and routers") \
     TEXT(lora, target_modules, "", \
          "layers that get adapters: comma-separated tensor-name components (q_proj, layers.0.mlp.up_proj), " \
          "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn; " \

@@ -175,8 +175,8 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd))
 DT_MOVES(rmsnorm_forward, 2 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
 
-/** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's. If add_to_dx is false, dx may be x, or dy
- *  if the layouts are equal. dweight (+)= per accumulate; NULL: not computed. scratch: float
+/** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's. If add_to_dx is false, dx may be x, or
+ *  dy if the layouts are equal. dweight (+)= per accumulate; NULL: not computed. scratch: float
  *  [norm_scratch_elems(width)]. n->eps is ignored. */
 DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy),
       INOUT(void, dx), VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate),
