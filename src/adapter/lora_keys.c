@@ -6,10 +6,10 @@
 
 static dt_err check_alone(const dt_config *cfg)
 {
-    static const char *const keys[] = {"alpha",   "dropout",           "use_rslora",   "target_modules",
-                                       "init",    "modules_to_save",   "rank_pattern", "alpha_pattern",
-                                       "path",    "target_parameters", "parts",        "lr_ratio",
-                                       "use_dora"};
+    static const char *const keys[] = {"alpha",    "dropout",           "use_rslora",   "target_modules",
+                                       "init",     "modules_to_save",   "rank_pattern", "alpha_pattern",
+                                       "path",     "target_parameters", "parts",        "lr_ratio",
+                                       "use_dora", "init_iterations"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");
@@ -20,6 +20,14 @@ static dt_dtype base_of(const dt_config *cfg)
 {
     const char *word = cfg->lora_base_quantization;
     return !strcmp(word, "int8") ? DT_I8 : !strcmp(word, "nf4") ? DT_NF4X2 : DT_F32;
+}
+
+static dt_lora_init init_of(const char *word)
+{
+    return !strcmp(word, "gaussian") ? DT_LORA_GAUSSIAN
+           : !strcmp(word, "pissa")  ? DT_LORA_PISSA
+           : !strcmp(word, "olora")  ? DT_LORA_OLORA
+                                     : DT_LORA_KAIMING;
 }
 
 static dt_err check_quantization(const dt_config *cfg)
@@ -120,7 +128,8 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .use_rslora = cfg->lora_use_rslora,
                    .use_dora = cfg->lora_use_dora,
                    .base = base_of(cfg),
-                   .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
+                   .init = init_of(cfg->lora_init),
+                   .init_iterations = (int)cfg->lora_init_iterations};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
     return err;

@@ -137,7 +137,7 @@ static const struct {
     {"lora", "dropout", "lora_dropout", NULL},
     {"lora", "target_modules", "lora_target_modules", NULL},
     {"lora", "modules_to_save", "lora_modules_to_save", NULL},
-    {"lora", "init", "init_lora_weights", "init = kaiming for true"},
+    {"lora", "init", "init_lora_weights", "init = kaiming for true, pissa with init_iterations = N for pissa_niter_N"},
     {"lora", "path", "peft_path", NULL},
     {"lora", "lr_ratio", "loraplus_lr_ratio lorap_lr_ratio", NULL},
     {"vision", "path",

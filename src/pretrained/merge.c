@@ -87,6 +87,12 @@ bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight
     return s->tensor->part == DT_CODES || find_adapter(d, s->tensor, weight, false).a;
 }
 
+bool merge_of_layer(const merge_delta *d, const dt_stored_slot *s, const dt_slice **a, const dt_slice **b)
+{
+    *a = find_slice(d, s->tensor->name, "lora_A.weight"), *b = find_slice(d, s->tensor->name, "lora_B.weight");
+    return *a && *b && s->tensor->part < DT_CODES && !s->tensor->of_expert;
+}
+
 /* ---- matrices gathered on every rank ----------------------------------------------------------------------------- */
 
 /* Size rounded up to words of 8 bytes. */
@@ -139,7 +145,7 @@ static dt_err fetch(void **whole, dt_zero *z, const dt_slice *p)
 
 static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool turned)
 {
-    d->rank = a->shape[0], d->scale = a->adapter_scale, d->turned = turned;
+    d->rank = a->shape[0], d->scale = d->subtracts ? -a->adapter_scale : a->adapter_scale, d->turned = turned;
     d->cols = turned ? b->shape[0] : a->shape[1];
     if (!turned) return DT_OK;
     float *const of_a = d->right;

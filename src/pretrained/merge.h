@@ -16,6 +16,7 @@ typedef struct merge_delta {
     float *left, *right, scale;
     float *factor;   /* [rows], or [cols] if turned; NULL: no magnitudes */
     bool turned;     /* rows of the weight are inputs */
+    bool subtracts;  /* W - s B A */
     float *scales;   /* scales of codes (unit.h), whole; NULL: not quantised */
     uint8_t *blocks; /* likewise; NULL: none */
     int64_t rank, cols;
@@ -48,6 +49,8 @@ dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters);
  *  the same bits for any division among ranks. own: as merge_gather. length: out, [outputs], malloc'ed. Collective,
  *  agreed. */
 dt_err merge_lengths(const merge_delta *d, dt_comm *comm, const dt_stored_slot *s, dt_err own, float **length);
+/** The slices of A and B of a linear layer's weight; false: it has no adapter. Local. */
+bool merge_of_layer(const merge_delta *d, const dt_stored_slot *s, const dt_slice **a, const dt_slice **b);
 /** The slice of the magnitudes of a weight's adapter; NULL: none. */
 const dt_slice *merge_magnitude(const merge_delta *d, const char *weight);
 void merge_free(merge_delta *d);  /* of one weight; safe on {0} */

@@ -52,6 +52,7 @@ static const struct {
     {"lora", "dropout", CHANGE_REPORTED},
     {"lora", "lr_ratio", CHANGE_REPORTED},
     {"lora", "init", CHANGE_IGNORED},
+    {"lora", "init_iterations", CHANGE_IGNORED},
     {"lora", "path", CHANGE_IGNORED},
     {"lora", "target_modules", CHANGE_OF_SET},
     {"lora", "target_parameters", CHANGE_OF_SET},

@@ -440,6 +440,11 @@ static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_TRY(settle_adapters(run));
+    DT_CONFIG_CHECK(
+        run->lora.lenient || run->lora.init < DT_LORA_PISSA, cfg, "lora", "init",
+        "%s moves a part of the weights to the adapters; write both once with dtrain-convert --split CONFIG "
+        "MODEL DIR, then train from model.path = DIR with lora.path = DIR/adapter",
+        cfg->lora_init);
     if (!run->lora.lenient)
         DT_TRY(dt_config_blame(cfg, "lora", "target_parameters",
                                dt_lora_check_parameters(&run->lora, run->units, run->n_units)));

@@ -40,10 +40,13 @@
 #include "dtrain/model/model.h"
 #include <string.h>
 
-/** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. */
+/** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. With the last
+ *  two A and B are factors of the weights, of which the base keeps the rest (dt_adapters_split in pretrained.h). */
 typedef enum dt_lora_init {
     DT_LORA_KAIMING,  /* U(-1/sqrt(in), 1/sqrt(in)): Kaiming's with a = sqrt(5) */
     DT_LORA_GAUSSIAN, /* N(0, (1/r)^2) */
+    DT_LORA_PISSA,    /* largest singular values (Meng et al., arXiv:2404.02948) */
+    DT_LORA_OLORA,    /* first columns of Q and rows of R (Büyükakyüz, arXiv:2406.01775) */
 } dt_lora_init;
 
 /** Modules of a model ("model.layers.0.self_attn.q_proj": a tensor's name without its last component). A name in the
@@ -77,6 +80,7 @@ typedef struct dt_lora {
     double alpha, dropout;
     bool use_rslora, use_dora;
     dt_lora_init init;
+    int init_iterations;          /* of pissa; 0: until the singular vectors no longer change */
     dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
     dt_modules target_parameters; /* a list: of experts and routers */
     unsigned parts;               /* where target_modules selects layers; 0: in the language model */

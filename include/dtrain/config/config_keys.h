@@ -360,9 +360,13 @@
          "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
          "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \
          "selects no layers") \
-    ENUM(lora, init, "kaiming", "kaiming|gaussian", \
+    ENUM(lora, init, "kaiming", "kaiming|gaussian|pissa|olora", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
-         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r") \
+         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r. pissa and olora: both matrices " \
+         "are factors of the weights, by singular values or by QR, and the base keeps the rest: dtrain-convert " \
+         "--split writes both") \
+    INT (lora, init_iterations, 0, 0, 1000, "", \
+         "iterations of pissa, as PEFT's pissa_niter_N; 0: until the singular vectors no longer change") \
     TEXT(lora, modules_to_save, "", \
          "modules that are trained fully in addition to the adapters, comma separated, such as embed_tokens, " \
          "lm_head. The score head of a reward model is always trained") \
