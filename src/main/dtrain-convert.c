@@ -75,8 +75,8 @@ static const tool_row rows[] = {
      "split adapters from the weights, as [lora] of the configuration file CONFIG says (lora.init = pissa or olora): "
      "TO is the directory of a model with the weights W - s B A, and TO/adapter has A and B"},
     {"initial", "DIR", TO(initial),
-     "FROM is an adapter that was trained from the adapter DIR of --split: write it to TO as an adapter of the original "
-     "model, with twice the rank"},
+     "FROM is an adapter that was trained from the adapter DIR of --split: write it to TO as an adapter of the "
+     "original model, with twice the rank"},
     {"add-tokens", "FILE", TO(add_tokens),
      "add tokens to the tokenizer, and a row for each to the embedding and the output head. A new row starts as the "
      "mean of the existing rows. FILE is NAME.index.json or the info file of a recommender, whose level tokens are "

@@ -112,13 +112,14 @@ static dt_err join_factor(dt_comm *comm, dt_zero *z, const dt_slice *p, float *f
 /* Up to one layer for each rank, which computes its factors. Collective, agreed. */
 static dt_err split_layers(dt_comm *comm, dt_zero *z, layer *layers, int n, const dt_lora *lora)
 {
+    const dt_axis *all = dt_comm_all(comm);
     dt_err err = DT_OK, own = DT_OK;
     for (int k = 0; k < n && err == DT_OK; k++) {
         err = merge_join(comm, z, layers[k].slot->slice, DT_OK, &layers[k].w);
-        if (k != comm->rank) free(layers[k].w), layers[k].w = NULL;
+        if (k != all->rank) free(layers[k].w), layers[k].w = NULL;
     }
     for (int k = 0; k < n && own == DT_OK; k++) own = make_room(z, &layers[k]);
-    if (err == DT_OK && own == DT_OK && comm->rank < n) own = factorise(z, &layers[comm->rank], lora);
+    if (err == DT_OK && own == DT_OK && all->rank < n) own = factorise(z, &layers[all->rank], lora);
     if (err == DT_OK) err = dt_comm_agree(comm, own);
     for (int k = 0; k < n && err == DT_OK; k++) {
         err = join_factor(comm, z, layers[k].a, layers[k].of_a);
@@ -166,7 +167,8 @@ dt_err dt_adapters_split(dt_comm *comm, dt_zero *z, const dt_lora *lora)
         err = dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d layers", n);
     if (err == DT_OK) err = list_layers(z, &d, slots, n, layers, &n_layers);
     err = dt_comm_agree(comm, err);
-    const int n_ranks = dt_comm_ranks(comm);
+    const dt_axis *all = dt_comm_all(comm);
+    const int n_ranks = all->size;
     for (int i = 0; i < n_layers && err == DT_OK; i += n_ranks)
         err = split_layers(comm, z, layers + i, n_layers - i < n_ranks ? n_layers - i : n_ranks, lora);
     merge_close(&d);

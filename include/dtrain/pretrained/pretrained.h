@@ -119,9 +119,9 @@ dt_err dt_adapters_start(dt_comm *comm, dt_zero *z);
  *  (dt_export_options.subtracts). The factors have the same bits on any number of ranks. Collective, agreed.
  *  DT_ERR_USAGE: another module has an adapter, or a rank exceeds a weight's. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_adapters_split(dt_comm *comm, dt_zero *z, const dt_lora *l);
-/** Convert an adapter of split weights to one of the original model, with twice the rank. from: directory of the trained
- *  adapter; initial: that of the adapter it started from; to: the directory to write. Local. DT_ERR_DATA, DT_ERR_WRITE,
- *  DT_ERR_MEMORY. */
+/** Convert an adapter of split weights to one of the original model, with twice the rank. from: directory of the
+ *  trained adapter; initial: that of the adapter it started from; to: the directory to write. Local. DT_ERR_DATA,
+ *  DT_ERR_WRITE, DT_ERR_MEMORY. */
 dt_err dt_adapter_plain(const char *from, const char *initial, const char *to);
 
 /** Load a checkpoint with adapters into a model without them: W + s B A, computed in fp32. like: the options of z.
