@@ -18,6 +18,7 @@ import torch
 from fixtures import fnv, mix64, philox, train_on_answers
 from make_nf4_fixtures import quantise_maxima
 from peft import LoraConfig, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers.pytorch_utils import Conv1D
 
@@ -53,6 +54,26 @@ RUNS = [
     ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"),
      "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.base_quantization=nf4"),
     ("gpt2", dict(r=4, lora_alpha=8), "lora.r=4 lora.alpha=8 lora.base_quantization=nf4"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True, rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6},
+                   alpha_pattern={"up_proj": 12, "layers.1.self_attn.v_proj": 3}),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_rslora=true lora.rank_pattern=v_proj:2,layers.0.mlp.up_proj:6 "
+     "lora.alpha_pattern=up_proj:12,layers.1.self_attn.v_proj:3"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear"), "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.lr_ratio=4"),
+    ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, modules_to_save=["ln_f"]),
+     "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc lora.modules_to_save=ln_f lora.lr_ratio=2.5"),
+    ("llama", dict(r=4, lora_alpha=6, use_dora=True), "lora.r=4 lora.alpha=6 lora.use_dora=true"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True, use_rslora=True, rank_pattern={"v_proj": 2}, alpha_pattern={"up_proj": 12}),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_dora=true lora.use_rslora=true lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:12"),
+    ("gpt2", dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True, use_dora=True),
+     "lora.r=3 lora.alpha=5 lora.target_modules=c_attn,c_fc,c_proj lora.use_dora=true"),
+    ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True),
+     "lora.r=4 lora.alpha=6 lora.target_modules=all-linear lora.use_dora=true lora.base_quantization=nf4 lora.lr_ratio=4"),
+    ("moe", dict(r=3, lora_alpha=6, target_modules=["q_proj", "o_proj", "shared_expert_gate", "shared_expert.down_proj"], use_dora=True),
+     "lora.r=3 lora.alpha=6 lora.target_modules=q_proj,o_proj,shared_expert_gate,shared_expert.down_proj lora.use_dora=true"),
+    ("gpt2", dict(r=2, lora_alpha=2, target_modules=["c_fc"], fan_in_fan_out=True, modules_to_save=["lm_head"]),
+     "lora.r=2 lora.alpha=2 lora.target_modules=c_fc lora.modules_to_save=lm_head"),
+    ("gpt2", dict(r=2, lora_alpha=2, target_modules=["c_fc"], fan_in_fan_out=True, modules_to_save=["wte", "lm_head"]),
+     "lora.r=2 lora.alpha=2 lora.target_modules=c_fc lora.modules_to_save=wte,lm_head"),
 ]
 here = pathlib.Path(__file__).parent / "data"
 out = here / "lora"
@@ -109,10 +130,22 @@ def adapted(path, settings, nf4):
     return model
 
 
-def train(model, samples):
+def plus(model, ratio):
+    """LoRA+. PEFT also decays vectors, which dtrain never does."""
+    optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=LR, loraplus_lr_ratio=ratio, loraplus_weight_decay=DECAY, eps=1e-8)
+    for group in [g for g in optimizer.param_groups if any(p.ndim == 1 for p in g["params"])]:
+        vectors = [p for p in group["params"] if p.ndim == 1]
+        group["params"] = [p for p in group["params"] if p.ndim > 1]
+        optimizer.add_param_group(dict(params=vectors, lr=group["lr"], weight_decay=0))
+    return optimizer
+
+
+def train(model, keys, samples):
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [dict(params=[p for p in trained if p.ndim > 1]), dict(params=[p for p in trained if p.ndim == 1], weight_decay=0)]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=LR, weight_decay=DECAY, eps=1e-8)
+    ratio = [k for k in keys.split() if k.startswith("lora.lr_ratio=")]
+    optimizer = (plus(model, float(ratio[0].split("=")[1])) if ratio
+                 else torch.optim.AdamW([g for g in groups if g["params"]], lr=LR, weight_decay=DECAY, eps=1e-8))
     return train_on_answers(model, trained, optimizer, samples, STEPS, BATCH)
 
 
@@ -139,7 +172,7 @@ def main():
         for name, settings, keys in RUNS:
             path = here / "dpo" / "start" if name == "llama" else out / name
             f.write(f"run {name} {keys}\n")
-            f.writelines(train(adapted(path, settings, "nf4" in keys), samples))
+            f.writelines(train(adapted(path, settings, "nf4" in keys), keys, samples))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 here = pathlib.Path(__file__).parent / "data"
 out = here / "peft"
 BASES = dict(llama="dpo/start", gpt2="lora/gpt2", qwen2="hf/qwen2", score="rm/start", tables="dpo/start", tied="lora/gpt2", shared="hf/qwen2",
-             grown="dpo/start", chosen="dpo/start", moe="lora/moe")
+             grown="dpo/start", chosen="dpo/start", moe="lora/moe", dora="dpo/start", dora_gpt2="lora/gpt2",
+             head="hf/qwen2", table="lora/gpt2", apart="lora/gpt2")
 PROMPTS, NEW = [[5], [9, 33, 17, 2 + 40, 51], [11, 12, 13, 14, 15, 16, 17, 18, 19]], 6
 CASES = dict(
     llama=(torch.float16, dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True, rank_pattern={"v_proj": 2, "layers.0.mlp.up_proj": 6},
@@ -36,6 +37,12 @@ CASES = dict(
     moe=(torch.float16, dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"], 
                              target_parameters=["mlp.experts.gate_up_proj", "down_proj", "gate.weight"],
                              rank_pattern={"experts.down_proj": 3, "mlp.gate.weight": 1}, alpha_pattern={"gate_up_proj": 5})),
+    dora=(torch.float16, dict(r=3, lora_alpha=5, target_modules="all-linear", use_dora=True, use_rslora=True, rank_pattern={"v_proj": 2},
+                              alpha_pattern={"up_proj": 12})),
+    dora_gpt2=(torch.float32, dict(r=2, lora_alpha=5, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, use_dora=True)),
+    head=(torch.float16, dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
+    table=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte"])),
+    apart=(torch.float16, dict(r=2, lora_alpha=1, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte", "lm_head"])),
     score=(torch.float32, dict(r=2, lora_alpha=4, target_modules=["model.layers.0.self_attn.q_proj", "o_proj"])))
 
 

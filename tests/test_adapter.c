@@ -106,6 +106,45 @@ TEST(a_layer_stored_the_other_way_round_has_the_same_shapes)
     drop(&a);
 }
 
+/* The messages about [lora] keys next to an adapter that has `of`. NULL: no contradiction; else the key that
+ * contradicts it. */
+static void assert_settles(const char *of, const char *lora, const char *key)
+{
+    char text[1024], *message = NULL;
+    struct adapted plain = {0};
+    dt_config cfg[2];
+    dt_lora found;
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "[lora]\n%s", i ? lora : of);
+        assert_ok(dt_config_parse(&cfg[i], "input.ini", text, 0, NULL));
+    }
+    assert_ok(dt_model_config_parse(&plain.mc, "config.json", LLAMA));
+    assert_ok(dt_model_make_units(&plain.mc, &plain.units, &plain.n_units));
+    assert_ok(dt_lora_from_keys(&found, &cfg[0]));
+    const dt_err err = dt_lora_settle_keys(&cfg[1], &found, "there", &plain.mc, plain.units, plain.n_units);
+    assert_int_equal(err, key ? DT_ERR_USAGE : DT_OK);
+    if (key) assert_true(asprintf(&message, "[lora] %s: the adapter of there has", key) > 0);
+    if (key && !strstr(dt_error_message(), message)) fail_msg("%s", dt_error_message());
+    dt_error_clear();
+    free(message);
+    dt_lora_free(&found);
+    dt_config_free(&cfg[0]);
+    dt_config_free(&cfg[1]);
+    drop(&plain);
+}
+
+TEST(magnitudes_are_vectors_of_outputs)
+{
+    struct adapted a;
+    adapt(&a, GPT2, 0, "r = 2\nuse_dora = true\n");
+    assert_ok(a.err);
+    const dt_tensor *m = find(&a, "transformer.h.1.attn.c_attn.lora_magnitude_vector");
+    assert_true(m && m->n_dims == 1 && m->shape[0] == 24 && m->part == DT_TRAINED && m->trainable && !m->decay);
+    assert_int_equal(n_adapted(&a), 2);
+    drop(&a);
+    assert_settles("r = 4\nuse_dora = true\n", "use_dora = false\n", "use_dora");
+}
+
 TEST(ranks_and_alphas_follow_patterns)
 {
     struct adapted a;
@@ -319,6 +358,12 @@ TEST(unadaptable_tensors_are_refused_by_name)
         {"r = 4\ntarget_modules = lm_head, q_proj\nmodules_to_save = embed_tokens\n",
          "lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a "
          "whole"},
+        {"r = 4\nuse_dora = true\ndropout = 0.1\n", "dropout: adapters with magnitudes (use_dora) have no dropout"},
+        {"r = 4\nuse_dora = true\ntarget_parameters = mlp.experts.down_proj\n",
+         "use_dora: adapters of experts and routers (target_parameters) have no magnitudes"},
+        {"r = 4\nuse_dora = true\ntarget_modules = embed_tokens\n",
+         "model.embed_tokens: adapters of embeddings and heads have no magnitudes"},
+        {"r = 4\nuse_dora = true\ntarget_modules = lm_head\n", "lm_head: adapters of embeddings and heads have no"},
         {"r = 4\nmodules_to_save = scores\n", "this model has no module 'scores'"},
         {"r = 4\nrank_pattern = q_proj:2.5\n", "expected module:rank, such as q_proj:16, found 'q_proj:2.5'"},
         {"r = 4\nalpha_pattern = q_proj\n", "expected module:alpha, such as q_proj:16, found 'q_proj'"},
@@ -338,33 +383,6 @@ TEST(unadaptable_tensors_are_refused_by_name)
         dt_error_clear();
         drop(&a);
     }
-}
-
-/* The messages about [lora] keys next to an adapter that has `of`. NULL: no contradiction; else the key that
- * contradicts it. */
-static void assert_settles(const char *of, const char *lora, const char *key)
-{
-    char text[1024], *message = NULL;
-    struct adapted plain = {0};
-    dt_config cfg[2];
-    dt_lora found;
-    for (int i = 0; i < 2; i++) {
-        snprintf(text, sizeof text, "[lora]\n%s", i ? lora : of);
-        assert_ok(dt_config_parse(&cfg[i], "input.ini", text, 0, NULL));
-    }
-    assert_ok(dt_model_config_parse(&plain.mc, "config.json", LLAMA));
-    assert_ok(dt_model_make_units(&plain.mc, &plain.units, &plain.n_units));
-    assert_ok(dt_lora_from_keys(&found, &cfg[0]));
-    const dt_err err = dt_lora_settle_keys(&cfg[1], &found, "there", &plain.mc, plain.units, plain.n_units);
-    assert_int_equal(err, key ? DT_ERR_USAGE : DT_OK);
-    if (key) assert_true(asprintf(&message, "[lora] %s: the adapter of there has", key) > 0);
-    if (key && !strstr(dt_error_message(), message)) fail_msg("%s", dt_error_message());
-    dt_error_clear();
-    free(message);
-    dt_lora_free(&found);
-    dt_config_free(&cfg[0]);
-    dt_config_free(&cfg[1]);
-    drop(&plain);
 }
 
 TEST(keys_in_other_words_say_the_same)

@@ -87,7 +87,6 @@ static const struct {
      "input.ini:2: [optimizer] adam_w_mode: unknown key; adam_w_mode is type in [optimizer] here: type = adamw for "
      "adam_w_mode = true, type = adam for false"},
     {"[model]\nlora_rank = 8\n", NULL, "input.ini:2: [model] lora_rank: unknown key; lora_rank is r in [lora] here"},
-    {"[lora]\nuse_dora = true\n", NULL, "input.ini:2: [lora] use_dora: DoRA is not supported; remove it to train LoRA"},
     {"[lora]\ntask_type = CAUSAL_LM\nexclude_modules = lm_head\nllm_int8_skip_modules = lm_head\n"
      "bnb_4bit_compute_dtype = bfloat16\n",
      NULL,

@@ -302,6 +302,48 @@ TEST(gates_of_rows)
     }
 }
 
+/* ---- factors of magnitudes --------------------------------------------------------------------------------------- */
+
+/* A part of a matrix whose rows have an adapter, stored by rows or by columns. */
+TEST(factors_of_magnitudes)
+{
+    fixture *f = *state;
+    enum { OUT = 7, FIRST = 2, ROWS = 11 };
+    for (int c = 0; c < 4 * N_TYPES; c++) {
+        const dt_dtype dt = types[c / 4];
+        const int64_t n_in = c & 1 ? 301 : 5, r = c & 1 ? 3 : 1;
+        const dt_row_lengths d = {.n_out = OUT,
+                                  .n_in = n_in,
+                                  .r = r,
+                                  .first = FIRST,
+                                  .w_ld = c & 2 ? ROWS : n_in,
+                                  .in_first = c & 2,
+                                  .scale = 1.5f,
+                                  .dt = dt};
+        ref_array w = ref_random(dt, ROWS * n_in, 1, 2), a = ref_random(dt, r * n_in, 2, 1),
+                  b = ref_random(dt, OUT * r, 3, 1), m = ref_random(dt, OUT, 4, 1), factor = ref_new(dt, OUT),
+                  inverse = ref_new(DT_F32, OUT), other = ref_new(DT_F32, OUT);
+        double factors[OUT], inverses[OUT];
+        for (int64_t j = 0; j < OUT; j++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n_in; i++) {
+                double v = ref_get(&w, d.in_first ? i * ROWS + FIRST + j : (FIRST + j) * n_in + i);
+                for (int64_t k = 0; k < r; k++) v += 1.5 * ref_get(&b, j * r + k) * ref_get(&a, k * n_in + i);
+                sum += v * v;
+            }
+            factors[j] = ref_get(&m, j) / sqrt(sum), inverses[j] = 1 / sqrt(sum);
+        }
+        ref_array rounded = ref_new(dt, OUT);
+        RUN(magnitude_factors, &d, ON(w), ON(a), ON(b), ON(m), ON(factor), ON(rounded), dt);
+        RUN(magnitude_factors, &d, ON(w), ON(a), ON(b), ON(m), ON(other), ON(inverse), DT_F32);
+        expect_near(&factor, factors, 0x1p-24 * (16 + (double)n_in), "factor");
+        expect_near(&other, factors, 0x1p-24 * (16 + (double)n_in), "factor in float");
+        expect_near(&inverse, inverses, 0x1p-24 * (16 + (double)n_in), "inverse");
+        ref_array *const all[] = {&w, &a, &b, &m, &factor, &inverse, &other, &rounded};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ref_drop(all[i]);
+    }
+}
+
 TEST(inconsistent_values_are_refused)
 {
     fixture *f = *state;

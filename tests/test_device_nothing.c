@@ -71,6 +71,10 @@ static dt_rmsnorm none_dt_rmsnorm(fixture *f, dt_dtype dt)
 {
     return (dt_rmsnorm){0, 8, 1, 8, 8, 1e-5f, false, dt, false};
 }
+static dt_row_lengths none_dt_row_lengths(fixture *f, dt_dtype dt)
+{
+    return (dt_row_lengths){.n_in = 4, .r = 1, .w_ld = 4, .dt = dt};
+}
 static dt_heads none_dt_heads(fixture *f, dt_dtype dt)
 {
     return (dt_heads){

@@ -248,6 +248,28 @@ TEST(patterns_match_complete_name_components)
     for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
 }
 
+TEST(lora_plus_multiplies_the_rates_of_b_and_of_vectors)
+{
+    static const char *const names[] = {"q.lora_A.weight", "q.lora_B.weight", "embed.lora_embedding_B", "norm.weight"};
+    static const char *const groups[] = {"lr", "lr/lora_B", "lr/embed", "lr/lora_B"};
+    const int64_t shape[] = {2, 3};
+    const double lr[] = {0.5, 2, 1e-2, 2};
+    dt_unit unit = {0};
+    dt_lr_groups g;
+    dt_config cfg = config("[optimizer]\nlr = 0.5\nlr_groups = embed:1e-2\n[lora]\nr = 2\nlr_ratio = 4\n");
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(dt_unit_add(&unit, names[i], i < 3 ? 2 : 1, shape, true, true, 0, 0), DT_OK);
+    assert_int_equal(dt_lr_groups_make(&g, &cfg), DT_OK);
+    assert_int_equal(dt_lr_groups_assign(&g, &cfg, &unit, 1), DT_OK);
+    assert_int_equal(g.n, 3);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(g.group[unit.tensors[i].lr_group].metric, groups[i]);
+        assert_true(g.group[unit.tensors[i].lr_group].lr == lr[i]);
+    }
+    dt_unit_free(&unit);
+    dt_config_free(&cfg);
+}
+
 static bool is_no_head(void *self, const dt_tensor *t) { return strcmp(t->name, "lm_head.weight") != 0; }
 
 TEST(a_group_without_tensors_names_the_nearest)

@@ -364,10 +364,13 @@ dt_err dt_lora_check_alphas(const dt_lora *l, const dt_unit *units, int n_units)
     return l->lenient ? DT_OK : check_patterns(l->alpha_pattern, l->n_alpha_pattern, units, n_units);
 }
 
-static dt_err check_target(const dt_unit *u, const dt_tensor *t)
+static dt_err check_target(const dt_lora *l, const dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
+    DT_CHECK(!l->use_dora || (u->role != DT_UNIT_EMBEDDING && u->role != DT_UNIT_HEAD),
+             l->lenient ? DT_ERR_DATA : DT_ERR_USAGE,
+             "%s: adapters of embeddings and heads have no magnitudes (use_dora)", module);
     DT_CHECK(
         may_adapt(u), DT_ERR_USAGE,
         "%s: a module of this kind cannot have an adapter; a score head is trained as a whole in addition to adapters",
@@ -407,6 +410,19 @@ static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     const struct path p = path_of(t);
     const int64_t n_out = t->shape[t->in_first ? 1 : 0];
     return add(u, p.here, "lora_B.weight", n_out, rank_of(l, &p), true, scale_of(l, &p));
+}
+
+/* A vector, which weight decay never applies to. */
+static dt_err add_magnitude(const dt_lora *l, dt_unit *u, const dt_tensor *t)
+{
+    char name[2 * DT_NAME_MAX];
+    const struct path p = path_of(t);
+    if (!l->use_dora) return DT_OK;
+    snprintf(name, sizeof name, "%s.%s", p.here, DT_LORA_MAGNITUDE);
+    DT_TRY(dt_unit_add(u, name, 1, &t->shape[t->in_first ? 1 : 0], true, false, 0, 1));
+    u->tensors[u->n_tensors - 1].adapter_scale = (float)scale_of(l, &p);
+    u->tensors[u->n_tensors - 1].renamings = u->tensors[0].renamings;
+    return DT_OK;
 }
 
 /* Add the adapter of a router, or of all experts of a slot, of which t is one matrix. */
@@ -457,6 +473,7 @@ static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit
     dt_tensor head;
     const int u = tied_head(mc, units, n_units, &head);
     if (u < 0 || !is_target(l, mc, &head)) return DT_OK;
+    DT_TRY(check_target(l, &units[u], &head));
     DT_CHECK(
         !lora_saves_tied(l, mc, units, n_units), DT_ERR_USAGE,
         "lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a whole");
@@ -478,13 +495,17 @@ static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit 
     for (int t = first; t < end; t++) {
         if (!is_target(l, mc, &u->tensors[t])) continue;
         const dt_tensor of = u->tensors[t];
-        DT_TRY(check_target(u, &of));
+        DT_TRY(check_target(l, u, &of));
         DT_TRY(is_table(u) ? add_table(l, u, &of) : add_a(l, u, &of, *n_found == found_before));
         ++*n_found;
     }
     for (int t = first; t < end; t++) {
         const dt_tensor of = u->tensors[t];
         if (!is_table(u) && is_target(l, mc, &of)) DT_TRY(add_b(l, u, &of));
+    }
+    for (int t = first; t < end; t++) {
+        const dt_tensor of = u->tensors[t];
+        if (is_target(l, mc, &of)) DT_TRY(add_magnitude(l, u, &of));
     }
     return DT_OK;
 }
@@ -544,8 +565,8 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
         const char *name = l->modules_to_save.list[i];
         if (saves_any(name, units, n_units)) continue;
         DT_CHECK(!module_is_called("lm_head", name) || !mc->tie_word_embeddings, DT_ERR_USAGE,
-                 "lm_head is tied to the embedding (tie_word_embeddings = true) and has no weights of its own; use "
-                 "embed_tokens (wte in GPT-2), which trains both");
+                 "lm_head is tied to the embedding (tie_word_embeddings = true) and has no weights of its own; set "
+                 "model.tie_word_embeddings = false, or use embed_tokens (wte in GPT-2), which trains both");
         return dt_fail(DT_ERR_USAGE, "this model has no module '%s'", name);
     }
     return DT_OK;

@@ -6,9 +6,10 @@
 
 static dt_err check_alone(const dt_config *cfg)
 {
-    static const char *const keys[] = {"alpha", "dropout",           "use_rslora",   "target_modules",
-                                       "init",  "modules_to_save",   "rank_pattern", "alpha_pattern",
-                                       "path",  "target_parameters", "parts"};
+    static const char *const keys[] = {"alpha",    "dropout",           "use_rslora",   "target_modules",
+                                       "init",     "modules_to_save",   "rank_pattern", "alpha_pattern",
+                                       "path",     "target_parameters", "parts",        "lr_ratio",
+                                       "use_dora", "init_iterations"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         DT_CONFIG_CHECK(!dt_config_differs(cfg, "lora", keys[i]), cfg, "lora", keys[i],
                         "needs lora.r, because without it there are no adapters; lora.r = 8 is usual");
@@ -19,6 +20,14 @@ static dt_dtype base_of(const dt_config *cfg)
 {
     const char *word = cfg->lora_base_quantization;
     return !strcmp(word, "int8") ? DT_I8 : !strcmp(word, "nf4") ? DT_NF4X2 : DT_F32;
+}
+
+static dt_lora_init init_of(const char *word)
+{
+    return !strcmp(word, "gaussian") ? DT_LORA_GAUSSIAN
+           : !strcmp(word, "pissa")  ? DT_LORA_PISSA
+           : !strcmp(word, "olora")  ? DT_LORA_OLORA
+                                     : DT_LORA_KAIMING;
 }
 
 static dt_err check_quantization(const dt_config *cfg)
@@ -96,6 +105,11 @@ static dt_err read_keys(dt_lora *l, const dt_config *cfg)
     DT_CONFIG_CHECK(l->target_parameters.n == 0 || l->dropout == 0, cfg, "lora", "dropout",
                     "adapters of experts (target_parameters) have no dropout, as in PEFT: expected 0, found %g",
                     l->dropout);
+    DT_CONFIG_CHECK(!l->use_dora || l->target_parameters.n == 0, cfg, "lora", "use_dora",
+                    "adapters of experts and routers (target_parameters) have no magnitudes, as in PEFT: expected "
+                    "false, found true");
+    DT_CONFIG_CHECK(!l->use_dora || l->dropout == 0, cfg, "lora", "dropout",
+                    "adapters with magnitudes (use_dora) have no dropout: expected 0, found %g", l->dropout);
     DT_TRY(read_modules(&l->modules_to_save, cfg, "modules_to_save", cfg->lora_modules_to_save));
     DT_CONFIG_CHECK(!l->modules_to_save.pattern, cfg, "lora", "modules_to_save",
                     "expected names of modules, such as embed_tokens, lm_head, found '%s'", cfg->lora_modules_to_save);
@@ -112,8 +126,10 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
                    .alpha = cfg->lora_alpha,
                    .dropout = cfg->lora_dropout,
                    .use_rslora = cfg->lora_use_rslora,
+                   .use_dora = cfg->lora_use_dora,
                    .base = base_of(cfg),
-                   .init = strcmp(cfg->lora_init, "gaussian") == 0 ? DT_LORA_GAUSSIAN : DT_LORA_KAIMING};
+                   .init = init_of(cfg->lora_init),
+                   .init_iterations = (int)cfg->lora_init_iterations};
     const dt_err err = read_keys(l, cfg);
     if (err != DT_OK) dt_lora_free(l);
     return err;
@@ -248,6 +264,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
     if (!is_given(cfg, "dropout")) DT_TRY(settle(cfg, of, "dropout", false, real_text(l->dropout)));
     DT_TRY(
         settle(cfg, of, "use_rslora", cfg->lora_use_rslora == l->use_rslora, strdup(l->use_rslora ? "true" : "false")));
+    DT_TRY(settle(cfg, of, "use_dora", cfg->lora_use_dora == l->use_dora, strdup(l->use_dora ? "true" : "false")));
     if (l->base != DT_F32) DT_TRY(settle_base(cfg, l, of));
     dt_err err = read_keys(&now, cfg);
     dt_lora in_parts = *l; /* borrows */

@@ -33,9 +33,17 @@ static bool is_empty(const json_t *v)
 
 static dt_err check_kind(const dt_spec *f)
 {
-    static const char *const others[] = {"use_dora",     "lora_bias",   "layer_replication", "trainable_token_indices",
-                                         "use_qalora",   "use_bdlora",  "megatron_config",   "alora_invocation_tokens",
-                                         "arrow_config", "kasa_config", "monteclora_config", "velora_config"};
+    static const char *const others[] = {"lora_bias",
+                                         "layer_replication",
+                                         "trainable_token_indices",
+                                         "use_qalora",
+                                         "use_bdlora",
+                                         "megatron_config",
+                                         "alora_invocation_tokens",
+                                         "arrow_config",
+                                         "kasa_config",
+                                         "monteclora_config",
+                                         "velora_config"};
     const char *type = json_string_value(value_of(f, "peft_type")), *bias = json_string_value(value_of(f, "bias"));
     DT_CHECK(type && strcmp(type, "LORA") == 0, DT_ERR_DATA, "%s: peft_type: expected LORA, found %.80s", f->file,
              type ? type : "none");
@@ -271,6 +279,7 @@ static dt_err read_all(dt_lora *l, const dt_spec *f)
     l->r = (int64_t)r;
     DT_TRY(dt_spec_real(f, "lora_dropout", 0, 0.99, &l->dropout));
     DT_TRY(dt_spec_bool(f, "use_rslora", &l->use_rslora));
+    DT_TRY(dt_spec_bool(f, "use_dora", &l->use_dora));
     l->ties = json_is_true(value_of(f, "ensure_weight_tying"));
     DT_TRY(read_targets(f, &l->target_modules));
     DT_TRY(read_modules(f, "target_parameters", &l->target_parameters));

@@ -130,7 +130,7 @@ static void set_unused(json_t *root)
     static const char *const nulls[] = {"alora_invocation_tokens", "auto_mapping",   "exclude_modules",
                                         "layer_replication",       "layers_pattern", "layers_to_transform",
                                         "megatron_config",         "revision",       "trainable_token_indices"};
-    static const char *const falses[] = {"lora_bias", "use_dora", "use_qalora"};
+    static const char *const falses[] = {"lora_bias", "use_qalora"};
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++) json_object_set_new(root, nulls[i], json_null());
     for (size_t i = 0; i < sizeof falses / sizeof falses[0]; i++) json_object_set_new(root, falses[i], json_false());
     json_object_set_new(root, "bias", json_string("none"));
@@ -144,14 +144,15 @@ dt_err dt_lora_text(const dt_lora *l, const char *base, const dt_model_config *m
     const int n_scores = scalar ? count_scores(units, n_units) : 0; /* with a bias if labels are those of words */
     const char *more = n_scores ? "score" : lora_saves_tied(l, mc, units, n_units) ? "lm_head" : NULL;
     json_t *root = json_pack(
-        "{s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA", "task_type",
+        "{s:s, s:s, s:b, s:b, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "peft_type", "LORA",
+        "task_type",
         n_scores > 1 ? "TOKEN_CLS"
         : n_scores   ? "SEQ_CLS"
         : scalar     ? "FEATURE_EXTRACTION"
                      : "CAUSAL_LM",
-        "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora", l->use_rslora, "r", (json_int_t)l->r,
-        "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout), "base_model_name_or_path",
-        base ? json_string(base) : json_null(), "init_lora_weights",
+        "inference_mode", 1, "fan_in_fan_out", mc->conv1d, "use_rslora", l->use_rslora, "use_dora", l->use_dora, "r",
+        (json_int_t)l->r, "lora_alpha", number(l->alpha), "lora_dropout", json_real(l->dropout),
+        "base_model_name_or_path", base ? json_string(base) : json_null(), "init_lora_weights",
         l->init == DT_LORA_GAUSSIAN ? json_string("gaussian") : json_true(), "target_modules",
         targets(l, mc, units, n_units, scalar && !n_scores), "modules_to_save", saved(l, more), "rank_pattern",
         patterns(l->rank_pattern, l->n_rank_pattern, mc, units, n_units), "target_parameters", parameters(l),

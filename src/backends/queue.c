@@ -109,6 +109,12 @@ static void reach_dt_delta(dt_device *dev, dt_delta *d)
 }
 
 static void reach_dt_delta_gates(dt_device *dev, dt_delta_gates *d) {}
+static void reach_dt_row_lengths(dt_device *dev, dt_row_lengths *d)
+{
+    REACH(d->w_scaled.scale);
+    REACH(d->w_scaled.blocks);
+}
+
 static void reach_dt_blocks(dt_device *dev, dt_blocks *d) {}
 static void reach_dt_rmsnorm(dt_device *dev, dt_rmsnorm *d) {}
 static void reach_dt_choice(dt_device *dev, dt_choice *d) {}

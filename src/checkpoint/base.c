@@ -128,7 +128,7 @@ static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots
         job->slots[job->n] = slots[i];
         job->of[job->n++] = i;
     }
-    job->whole.new_score = job->whole.new_adapters = true;
+    job->whole.new_score = job->whole.new_adapters = job->whole.new_head = true;
     for (int k = 0; k < job->n; k++) job->slots[k].of = &job->whole;
     return DT_OK;
 }

@@ -372,10 +372,10 @@ static void log_kept(const load_job *j)
     for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
         if (!j->map.locations[i].kept) continue;
         if (j->slots[i].tensor->adapter_scale != 0)
-            n_adapters += !j->slots[i].of->adapters_follow;
+            n_adapters += !j->slots[i].of->adapters_follow && !strstr(j->slots[i].tensor->name, ".lora_magnitude");
         else if (dt_stored_section_of(j->slots[i].tensor->name) == DT_STORED_PROJECTOR)
             n_projector++;
-        else
+        else if (!j->slots[i].of->new_head)
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
     if (n_projector > 0) DT_INFO("the projector (%d tensors) starts from random values", n_projector);

@@ -138,6 +138,7 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 {
     if (s->state != DT_STATE_PARAM) return false;
     if (s->of->new_adapters && s->tensor->adapter_scale != 0) return true;
+    if (s->of->new_head && strcmp(dt_stored_of_language(s->tensor->name), DT_STORED_HEAD) == 0) return true;
     if (s->of->parts && s->of->parts->new_projector && dt_stored_section_of(s->tensor->name) == DT_STORED_PROJECTOR)
         return true;
     return s->of->new_score && dt_stored_is_score(s->tensor->name);

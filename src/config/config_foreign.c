@@ -137,8 +137,9 @@ static const struct {
     {"lora", "dropout", "lora_dropout", NULL},
     {"lora", "target_modules", "lora_target_modules", NULL},
     {"lora", "modules_to_save", "lora_modules_to_save", NULL},
-    {"lora", "init", "init_lora_weights", "init = kaiming for true"},
+    {"lora", "init", "init_lora_weights", "init = kaiming for true, pissa with init_iterations = N for pissa_niter_N"},
     {"lora", "path", "peft_path", NULL},
+    {"lora", "lr_ratio", "loraplus_lr_ratio lorap_lr_ratio", NULL},
     {"vision", "path",
      "tower vision_tower mm_vision_tower vision_tower_path vision_model vision_model_path vision_encoder "
      "vit_model_type",
@@ -196,7 +197,6 @@ static const struct {
     const char *names, *why;
 } absent[] = {
     {"use_lora use_peft", "set lora.r above 0 to train adapters"},
-    {"use_dora", "DoRA is not supported; remove it to train LoRA"},
     {"lora_bias lora.bias", "remove it: biases are not trained"},
     {"peft_type", "only LoRA is supported; set lora.r above 0 to train adapters"},
     {"fan_in_fan_out", "remove it: the weight layout follows from the model"},

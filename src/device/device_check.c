@@ -326,6 +326,18 @@ dt_err dt_rmsnorm_check(const dt_rmsnorm *n)
     return DT_OK;
 }
 
+dt_err dt_row_lengths_check(const dt_row_lengths *d)
+{
+    DT_CHECK(d->n_out >= 0 && d->n_in > 0 && d->r > 0 && d->first >= 0 &&
+                 d->w_ld >= (d->in_first ? d->first + d->n_out : d->n_in) &&
+                 (d->w_scaled.how == DT_SCALE_NONE || !d->in_first),
+             DT_ERR_ARG,
+             "internal: magnitude_factors: invalid sizes: %" PRId64 " rows of %" PRId64 " starting at row %" PRId64
+             ", stride %" PRId64 ", rank %" PRId64 "%s",
+             d->n_out, d->n_in, d->first, d->w_ld, d->r, d->in_first ? ", as columns" : "");
+    return DT_OK;
+}
+
 /* The width is limited by the shared memory of a GPU. */
 dt_err dt_norm_gate_check(const dt_rmsnorm *n, int64_t z_group_ld)
 {

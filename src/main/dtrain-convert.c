@@ -31,7 +31,8 @@ static const char usage[] =
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
 typedef struct options {
-    const char *from, *to, *adapter, *add_tokens, *strip_prefix, *tokenizer, *chat_template; /* NULL: not given */
+    const char *from, *to, *adapter, *split, *initial, *add_tokens, *strip_prefix, *tokenizer;
+    const char *chat_template; /* these are NULL if not given */
     enum kind kind;
     dt_model_part part;
     dt_st_type dtype; /* DT_ST_OTHER: not given */
@@ -55,6 +56,7 @@ typedef struct app {
     char *full_tokenizer;  /* its absolute path */
     char *chat_template;   /* as dt_chat_spec; NULL: unknown */
     char *jinja;           /* its Jinja form for a directory; NULL: keep the tokenizer's own */
+    dt_config split;       /* of --split */
     dt_new_tokens new_tokens;
     uint64_t tokens_fingerprint; /* of the --add-tokens list */
 } app;
@@ -69,6 +71,12 @@ static const tool_row rows[] = {
     {"adapter", "DIR", TO(adapter),
      "merge the LoRA adapters of DIR (PEFT format) into the weights: W + s B A, summed in fp32 and rounded once. TO is "
      "a directory"},
+    {"split", "CONFIG", TO(split),
+     "split adapters from the weights, as [lora] of the configuration file CONFIG says (lora.init = pissa or olora): "
+     "TO is the directory of a model with the weights W - s B A, and TO/adapter has A and B"},
+    {"initial", "DIR", TO(initial),
+     "FROM is an adapter that was trained from the adapter DIR of --split: write it to TO as an adapter of the "
+     "original model, with twice the rank"},
     {"add-tokens", "FILE", TO(add_tokens),
      "add tokens to the tokenizer, and a row for each to the embedding and the output head. A new row starts as the "
      "mean of the existing rows. FILE is NAME.index.json or the info file of a recommender, whose level tokens are "
@@ -390,6 +398,7 @@ static dt_err write_directory(app *a)
     const dt_export_options e = {.dir = a->opt.to,
                                  .dtype = a->dtype,
                                  .unties = unties(a),
+                                 .subtracts = a->opt.split,
                                  .shard_size = a->opt.shard_size,
                                  .model_config = a->frozen.mc.json,
                                  .tokenizer = a->tokenizer,
@@ -399,6 +408,25 @@ static dt_err write_directory(app *a)
                                  .generation_from =
                                      a->frozen.from.kind == DT_PRETRAINED_HF ? a->frozen.from.path : NULL};
     return dt_export(&a->comm, a->frozen.zero, &e, &a->phase);
+}
+
+/* TO/adapter. It starts at the model in TO like any other adapter. */
+static dt_err write_adapter(app *a)
+{
+    char *dir = NULL, *config = NULL, *base = realpath(a->opt.to, NULL);
+    dt_lora lora = a->frozen.lora; /* borrows its lists */
+    lora.init = DT_LORA_KAIMING;
+    dt_err err = asprintf(&dir, "%s/adapter", a->opt.to) >= 0
+                     ? dt_lora_text(&lora, base, &a->frozen.mc, a->frozen.units, a->frozen.n_units, &config)
+                     : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
+    const dt_export_options e = {.adapter = &lora, .dir = dir, .dtype = DT_ST_F32, .model_config = config};
+    err = together(&a->comm, err);
+    if (err == DT_OK) err = dt_export(&a->comm, a->frozen.zero, &e, &a->phase);
+    if (err == DT_OK) DT_INFO("%s: the adapters", dir);
+    free(dir);
+    free(config);
+    free(base);
+    return err;
 }
 
 static void say_what_was_done(const app *a)
@@ -426,13 +454,45 @@ static void say_what_was_done(const app *a)
             dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
 }
 
+static dt_err read_split(app *a)
+{
+    char *text;
+    if (!a->opt.split) return DT_OK;
+    DT_TRY(dt_config_read_file(a->opt.split, &text));
+    const dt_err err = dt_config_parse(&a->split, a->opt.split, text, 0, NULL);
+    free(text);
+    DT_TRY(err);
+    a->frozen.keys = &a->split;
+    DT_CONFIG_CHECK(a->split.lora_r > 0 && dt_has_word("pissa, olora", a->split.lora_init), &a->split, "lora", "init",
+                    "--split: expected pissa or olora, and lora.r above 0, found %s and %d", a->split.lora_init,
+                    (int)a->split.lora_r);
+    DT_CONFIG_CHECK(!a->split.lora_use_dora, &a->split, "lora", "use_dora", "--split: expected false, found true");
+    return DT_OK;
+}
+
+static dt_err make_plain(const app *a)
+{
+    const options *o = &a->opt;
+    const char *const both[] = {o->from, o->initial};
+    if (a->comm.rank != 0) return DT_OK;
+    DT_CHECK(!o->adapter && !o->split && !o->add_tokens, DT_ERR_USAGE, "--initial: expected no option of a model");
+    DT_TRY(dt_check_output(o->to, true, both, 2));
+    DT_CHECK(o->force || is_empty(o->to), DT_ERR_USAGE,
+             "%s: this directory is not empty; use --force to write there anyway", o->to);
+    DT_TRY(dt_adapter_plain(o->from, o->initial, o->to));
+    DT_INFO("%s: the adapter of %s for the original model", o->to, o->from);
+    return DT_OK;
+}
+
 static dt_err run(void *self, dt_err parsed)
 {
     app *a = self;
     const dt_zero_options stage_3 = {.stage = 3, .expert_group_size = 1}; /* nothing is gathered, so this saves space */
     DT_TRY(ranks_open(&a->comm, &a->phase, a->opt.timeout_s, parsed));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
+    if (a->opt.initial) return together(&a->comm, make_plain(a));
     a->frozen.adapter = a->opt.adapter;
+    TOGETHER(a, read_split(a));
     a->frozen.strip_prefix = a->opt.strip_prefix;
     a->frozen.model_part = a->opt.part;
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
@@ -446,7 +506,9 @@ static dt_err run(void *self, dt_err parsed)
     dt_phase_enter(&a->phase, "load", "");
     TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, &a->phase));
     dt_phase_enter(&a->phase, "write", "");
+    if (a->opt.split) DT_TRY(dt_adapters_split(&a->comm, a->frozen.zero, &a->frozen.lora));
     TOGETHER(a, a->kind == KIND_HF ? write_directory(a) : write_checkpoint(a));
+    if (a->opt.split) DT_TRY(write_adapter(a));
     say_what_was_done(a);
     return DT_OK;
 }
@@ -456,6 +518,7 @@ static void close_all(void *self)
     app *a = self;
     dt_watchdog_stop(a->watchdog);
     dt_frozen_model_close(&a->frozen);
+    dt_config_free(&a->split);
     dt_new_tokens_free(&a->new_tokens);
     free(a->full_tokenizer);
     free(a->chat_template);

@@ -63,7 +63,7 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
     const struct linear *l = &b->linear[last];
     const struct branch_acts *k = &a->branch[i];
     const float p = m->train ? (float)m->mc->resid_pdrop : 0, scale = (float)m->mc->residual_multiplier;
-    const bool post = has_post(b, i), fused = !post && p == 0 && scale == 1 && !dt_is_divided(m);
+    const bool post = has_post(b, i), fused = !post && p == 0 && scale == 1 && !dt_is_divided(m) && !m->has_magnitudes;
     const void *x = input_of(a, i);
     void *y = i == 0 ? a->x_mid : a->x_out, *z = post && m->opt.training ? k->out : m->s.drop;
     const struct with_matmul with = {.addend = fused ? x : NULL, .low = a->low[last]};

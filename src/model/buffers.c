@@ -1,6 +1,7 @@
 /* buffers.c - the buffers of a model. One function lays out all of them. The plan calls it without memory, and open.c
  * with memory, so the two cannot differ. */
 #include "divide.h"
+#include "magnitude.h"
 #include "vision/vision_private.h"
 
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem)
@@ -29,6 +30,7 @@ static int64_t n_in(const struct linear *l) { return l->n_in; }
 static int64_t n_out(const struct linear *l) { return l->n_out; }
 /* Elements of h per token, of all adapters of a layer. */
 static int64_t low_r(const struct linear *l) { return l->low_r * l->n_rows; }
+static int64_t scaled_n_out(const struct linear *l) { return l->scaled ? l->n_out : 0; }
 static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in : 0; }
 
 /* A tower without blocks still provides one: an empty entry follows the last stage. */
@@ -175,7 +177,8 @@ static bool adds_apart(const dt_model *m)
 {
     bool post = false;
     for (int i = 0; i < N_BRANCHES; i++) post = post || dt_exists(a_block(m)->branch[i].post.w);
-    return post || dt_is_divided(m) || m->mc->residual_multiplier != 1 || (m->opt.training && m->mc->resid_pdrop > 0);
+    return post || dt_is_divided(m) || m->has_magnitudes || m->mc->residual_multiplier != 1 ||
+           (m->opt.training && m->mc->resid_pdrop > 0);
 }
 
 /* Would gradients of the head, accumulated over chunks, be rounded after each chunk? */
@@ -219,6 +222,15 @@ static void place_value_head(dt_model *m, struct arena *a)
     v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? dt_take(a, T, m->n_labels, m->elem) : NULL;
 }
 
+void dt_low_work_place(const dt_model *m, struct arena *a, int64_t n_rows, int64_t widest, struct low_work *work)
+{
+    const int64_t R = m->opt.training ? n_rows : 0;
+    work->factor = dt_take(a, widest, 1, sizeof(float));
+    work->inverse = dt_take(a, widest, 1, sizeof(float));
+    work->y = dt_take(a, R, widest, m->elem);
+    work->ones = dt_take(a, widest > 0 ? R : 0, 1, sizeof(float));
+}
+
 /* Buffers of table adapters, kept from forward to backward. */
 static void place_tables(dt_model *m, struct arena *a)
 {
@@ -254,6 +266,7 @@ static void place_work(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct arena *a = &arenas[IN_ACTIVATIONS], *kept = &arenas[IN_KEPT];
     int64_t r = most_of(m, N_LINEARS, low_r);
+    const int64_t scaled = most_of(m, N_LINEARS, scaled_n_out);
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
     m->stage_norm = place_stats(m, a, m->has_norm_stage);
@@ -263,14 +276,16 @@ static void place_work(dt_model *m, struct arena arenas[N_ARENAS])
                                       ? dt_max_i64(m->mc->vision->projector.hidden_size, m->mc->vision->projector.n_in)
                                       : 0,
                       widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : latent), of_vision),
-                      norm = dt_max_i64(dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest), delta_sums(m)),
-                                        m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
+                      norm = dt_max_i64(
+                          dt_max_i64(m->ops->norm_scratch_elems(m->dev, dt_max_i64(widest, scaled)), delta_sums(m)),
+                          m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
         m->s.norm = dt_take(a, norm, 1, sizeof(float));
         m->s.low.x =
             dt_take(a, m->opt.adapter_dropout > 0 ? m->opt.max_tok : 0, most_of(m, N_LINEARS, low_n_in), m->elem);
         m->s.low.d = dt_take(a, m->opt.max_tok, r, m->elem);
     }
+    dt_low_work_place(m, a, m->opt.max_tok, scaled, &m->s.low);
     place_tied_sums(m, a);
     const size_t from = a->used;
     m->s.drop = dt_take(a, adds_apart(m) ? m->opt.max_tok : 0, m->C, m->elem);

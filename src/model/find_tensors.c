@@ -39,7 +39,7 @@ static const dt_tensor *find_part(const dt_unit *u, const char *name, const char
     return find(u, full);
 }
 
-static void add_adapter(struct linear *l, const dt_tensor *a, const dt_tensor *b, int64_t first_out)
+static void add_adapter(struct linear *l, const dt_tensor *a, const dt_tensor *b, const dt_tensor *m, int64_t first_out)
 {
     struct low_rank *low = l->n_low > 0 ? &l->low[l->n_low - 1] : NULL;
     const int64_t r = a->shape[0];
@@ -49,7 +49,8 @@ static void add_adapter(struct linear *l, const dt_tensor *a, const dt_tensor *b
         *low = (struct low_rank){.a = at(a), .scale = a->adapter_scale, .first = first};
     }
     l->part[low->first + low->n_parts++] =
-        (struct low_part){.b = at(b), .r = r, .first_r = low->r, .n_out = b->shape[0], .first_out = first_out};
+        (struct low_part){at(b), at(m), .r = r, .first_r = low->r, .n_out = b->shape[0], .first_out = first_out};
+    l->scaled = l->scaled || m;
     low->r += r;
     l->low_r += r;
 }
@@ -60,7 +61,7 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     for (int i = 0; i < MAX_LOW && of->name[i]; first_out += of->n_out[i++]) {
         const dt_tensor *a = find_part(u, of->name[i], "lora_A.weight"),
                         *b = a ? find_part(u, of->name[i], "lora_B.weight") : NULL;
-        if (b) add_adapter(l, a, b, first_out);
+        if (b) add_adapter(l, a, b, find_part(u, of->name[i], "lora_magnitude_vector"), first_out);
     }
 }
 
@@ -71,7 +72,7 @@ static void find_parameter_adapter(struct linear *l, const dt_unit *u, const cha
     if (!b) return;
     const int64_t r = b->shape[1];
     l->low[0] = (struct low_rank){.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1};
-    l->part[0] = (struct low_part){.b = at(b), .r = r, .n_out = l->n_out};
+    l->part[0] = (struct low_part){at(b), at(NULL), .r = r, .n_out = l->n_out};
     l->n_low = 1;
     l->low_r = r;
 }
@@ -261,7 +262,7 @@ static dt_err find_table(dt_model *m, const dt_unit *u, enum slot slot, enum low
              "%s: an adapter of rank %" PRId64 " needs more than 2^31 values for %" PRId64 " rows, or for %d tokens",
              a->name, r, n_rows, m->opt.max_tok);
     m->low_table[of] = (struct low_table){.low = {.a = at(a), .r = r, .scale = a->adapter_scale, .n_parts = 1},
-                                          .part = {.b = at(b), .r = r, .n_out = m->C},
+                                          .part = {at(b), at(NULL), .r = r, .n_out = m->C},
                                           .n_rows = n_rows};
     return DT_OK;
 }
@@ -381,5 +382,7 @@ dt_err dt_model_find_tensors(dt_model *m)
     DT_TRY(find_embedding(m, &m->units[m->embed_unit]));
     if (m->head_unit >= 0) DT_TRY(find_head(m, &m->units[m->head_unit]));
     number_sets(m);
+    for (int64_t i = 0; i < m->n_stages; i++)
+        for (int k = 0; k < N_LINEARS; k++) m->has_magnitudes |= m->stages[i].block.linear[k].scaled;
     return DT_OK;
 }

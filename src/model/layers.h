@@ -15,6 +15,7 @@ struct tensor_at {
 enum { MAX_LOW = 4 }; /* q, k, v; in linear attention qkv, z, b, a */
 struct low_part {
     struct tensor_at b;       /* [n_out, r] */
+    struct tensor_at m;       /* [n_out]: magnitudes (magnitude.c); optional */
     int64_t r, first_r;       /* columns of h */
     int64_t n_out, first_out; /* columns of y */
 };
@@ -29,6 +30,10 @@ struct low_rank {
 struct low_work {
     void *x; /* [rows, widest n_in with adapters]: their input after dropout; forward uses it, too */
     void *d; /* [rows, maximum r]: gradient of h */
+    /* of layers with magnitudes */
+    void *factor, *inverse; /* [widest n_out] in float or the type of activations: m / n, 1 / n */
+    void *y;                /* [rows, widest n_out], in backward: outputs before their factors; then their gradients */
+    float *ones;            /* [rows] */
 };
 
 /** Low-rank adapter of a lookup table with n_rows rows: x += h Bt with h[t, k] = scale A[k, id[t]]. Its part covers
@@ -54,6 +59,7 @@ struct linear {
     struct low_part part[MAX_LOW]; /* of all adapters */
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
+    bool scaled;   /* they have magnitudes */
     bool in_fp32;  /* y is fp32, as for logits */
     int64_t layer;
     enum slot site;

@@ -1,6 +1,6 @@
 /* linear.c - the two kinds of layers with weights: a matmul with its three gradients and its adapters (low_rank.c), and
  * norms. */
-#include "model_private.h"
+#include "magnitude.h"
 
 static void add_to_matmul(const dt_model *m, const struct with_matmul *with, dt_matmul *mm)
 {
@@ -21,8 +21,7 @@ static void add_groups(const struct linear *l, const int32_t *start, dt_matmul *
     mm->group_stride = l->n_in * l->n_out;
 }
 
-/* The storage format of the layer's matrix. */
-static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
+dt_scaled dt_linear_scales(const struct linear *l, const dt_param_view *w)
 {
     if (!dt_exists(l->scale)) return (dt_scaled){0};
     return (dt_scaled){.how = dt_exists(l->blocks) ? DT_SCALE_NF4 : DT_SCALE_ROWS,
@@ -40,7 +39,10 @@ static struct low_rows low_rows_of(const dt_model *m, int64_t n_rows, const stru
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
                          void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with)
 {
-    dt_matmul mm = {.bias = with.bias ? with.bias : dt_weight(w, l->b),
+    const struct low_rows rows = low_rows_of(m, n_rows, &with);
+    dt_matmul mm = {.bias = l->scaled   ? NULL
+                            : with.bias ? with.bias
+                                        : dt_weight(w, l->b),
                     .m = n_rows,
                     .n = l->n_out,
                     .k = l->n_in,
@@ -51,11 +53,22 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .dt = m->opt.dtype,
                     .c_dtype = l->in_fp32 ? DT_F32 : m->opt.dtype,
                     .batch_invariant = dt_model_is_invariant(m),
-                    .b_scaled = scales_of(l, w)};
+                    .b_scaled = dt_linear_scales(l, w)};
     add_to_matmul(m, &with, &mm);
     add_groups(l, with.group_start, &mm);
+    DT_EXPECT(!l->scaled || (!with.addend && !with.bias && with.epilogue == DT_EPILOGUE_NONE && l->n_groups == 0));
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
-    return dt_low_rank_forward(m, l, w, x, y, y_ld, low_rows_of(m, n_rows, &with), with.low);
+    DT_TRY(dt_low_rank_forward(m, l, w, x, y, y_ld, rows, with.low));
+    return l->scaled ? dt_magnitude_forward(m, l, w, y, y_ld, rows) : DT_OK;
+}
+
+dt_err dt_linear_product(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, void *y,
+                         struct low_rows rows, void *low)
+{
+    struct linear plain = *l;
+    plain.b.offset = -1, plain.in_fp32 = plain.scaled = false;
+    return dt_linear_forward(m, &plain, w, x, l->n_in, y, l->n_out, rows.n,
+                             (struct with_matmul){.low = low, .low_rows = &rows});
 }
 
 /* dW = dy^T x, or x^T dy if the matrix is stored transposed, and the bias gradient: column sums of dy. */
@@ -102,7 +115,7 @@ dt_err dt_linear_input_gradient(const dt_model *m, const struct linear *l, const
                     .ldc = dx_ld,
                     .dt = m->opt.dtype,
                     .c_dtype = m->opt.dtype,
-                    .b_scaled = scales_of(l, w)};
+                    .b_scaled = dt_linear_scales(l, w)};
     add_to_matmul(m, &with, &mm);
     add_groups(l, with.group_start, &mm);
     return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
@@ -115,9 +128,14 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
     if (dt_is_trained(l->b) && !dt_is_trained(l->w))
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
                                      g->accumulate, m->stream));
+    const struct low_rows rows = low_rows_of(m, n_rows, &with);
+    if (l->scaled) {
+        DT_TRY(dt_magnitude_backward(m, l, w, g, x, dy, dy_ld, rows, with.low));
+        dy = rows.work.y, dy_ld = l->n_out;
+    }
     DT_TRY(dt_linear_weight_gradient(m, l, g, x, x_ld, dy, dy_ld, n_rows, with.group_start));
     if (l->n_low > 0) {
-        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, low_rows_of(m, n_rows, &with), with.low));
+        DT_TRY(dt_low_rank_backward(m, l, w, g, x, dy, dy_ld, dx, rows, with.low));
         with.addend = dx;
     }
     return dx ? dt_linear_input_gradient(m, l, w, dy, dy_ld, dx, dx_ld, with, n_rows) : DT_OK;

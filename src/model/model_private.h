@@ -374,6 +374,7 @@ struct dt_model {
     const struct grids *grids; /* of a tower: its images, if they are grids; else NULL */
     size_t tower_nbytes;       /* activations that a frozen tower uses before any block does; 0: it has its own */
     struct tower_input patches;
+    bool has_magnitudes; /* of adapters in blocks (magnitude.h) */
 
     /* the current micro-batch */
     int32_t n_tok, n_seq, max_q_len, max_kv_len;

@@ -21,11 +21,11 @@ static dt_err read_group(dt_lr_groups *g, const dt_config *cfg, const char *item
     const double lr = colon ? strtod(colon + 1, &end) : -1;
     CHECK(colon > item && end > colon + 1 && *end == '\0' && lr >= 0 && lr <= 10,
           "expected pattern:rate with a rate from 0 to 10, such as lm_head:1e-4, found '%s'", item);
-    CHECK(g->n < DT_MAX_LR_GROUPS, "expected at most %d groups, found more at '%s'", DT_MAX_LR_GROUPS - 1, item);
+    CHECK(g->n <= DT_MAX_LR_PATTERNS, "expected at most %d groups, found more at '%s'", DT_MAX_LR_PATTERNS, item);
     char *metric = g->group[g->n].metric;
     while (colon > item + 1 && colon[-1] == ' ') colon--;
     const int n = snprintf(metric, sizeof g->group[0].metric, "lr/%.*s", (int)(colon - item), item);
-    CHECK(n < (int)sizeof g->group[0].metric, "'%s' is longer than any tensor name", item);
+    CHECK(n < DT_NAME_MAX, "'%s' is longer than any tensor name", item);
     g->group[g->n++].lr = lr;
     return DT_OK;
 }
@@ -163,7 +163,28 @@ static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit
 
 /* ---- assigning --------------------------------------------------------------------------------------------------- */
 
-dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units)
+/* Matrices B of linear layers, and vectors. */
+static bool has_ratio(const dt_tensor *t) { return t->trainable && (t->n_dims == 1 || strstr(t->name, ".lora_B.")); }
+
+static void apply_ratio(dt_lr_groups *g, double ratio, dt_unit *units, int n_units)
+{
+    int moved[DT_MAX_LR_GROUPS] = {0};
+    for (int u = 0; u < n_units; u++)
+        for (int i = 0; i < units[u].n_tensors; i++) {
+            dt_tensor *t = &units[u].tensors[i];
+            const int k = t->lr_group;
+            if (!has_ratio(t)) continue;
+            if (!moved[k]) {
+                g->group[g->n] = g->group[k];
+                g->group[g->n].lr *= ratio;
+                strcat(g->group[g->n].metric, "/lora_B"); /* metric has room for it */
+                moved[k] = g->n++;
+            }
+            t->lr_group = moved[k];
+        }
+}
+
+dt_err dt_lr_groups_assign(dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units)
 {
     int64_t n_named[DT_MAX_LR_GROUPS] = {0}, n_taken[DT_MAX_LR_GROUPS] = {0};
     for (int u = 0; u < n_units; u++)
@@ -182,5 +203,6 @@ dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit 
         if (n_named[k] == 0) return no_tensor(cfg, pattern_of(g, k), units, n_units);
         CHECK(n_taken[k] > 0, "every tensor that '%s' matches belongs to an earlier group", pattern_of(g, k));
     }
+    if (cfg->lora_lr_ratio != 1) apply_ratio(g, cfg->lora_lr_ratio, units, n_units);
     return DT_OK;
 }

@@ -195,6 +195,7 @@ static dt_err prepare(export_job *j)
     DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
     DT_TRY(merge_open(&j->delta, j->z));
     j->n_labels = count_labels(j);
+    j->delta.subtracts = j->opt->subtracts;
     choose_slots(j);
     if (!j->opt->adapter) DT_TRY(find_tower(j));
     DT_TRY(name_slots(j));

@@ -15,6 +15,16 @@ static dt_err make_units(dt_frozen_model *f, int64_t n_labels)
     return DT_OK;
 }
 
+static dt_err add_new(dt_frozen_model *f)
+{
+    DT_CHECK(f->lora.r == 0, DT_ERR_USAGE, "%s: this model already has adapters; expected one without", f->from.path);
+    DT_TRY(dt_lora_from_keys(&f->lora, f->keys));
+    f->from.new_adapters = true;
+    DT_TRY(dt_config_blame(f->keys, "lora", "target_modules", dt_lora_attach(&f->lora, &f->mc, f->units, f->n_units)));
+    DT_TRY(dt_config_blame(f->keys, "lora", "rank_pattern", dt_lora_check_ranks(&f->lora, f->units, f->n_units)));
+    return dt_config_blame(f->keys, "lora", "alpha_pattern", dt_lora_check_alphas(&f->lora, f->units, f->n_units));
+}
+
 static dt_err attach(dt_frozen_model *f)
 {
     DT_TRY(dt_pretrained_recorded(&f->from, &f->lora));
@@ -22,6 +32,7 @@ static dt_err attach(dt_frozen_model *f)
     DT_CHECK(!f->adapter || f->lora.r == 0, DT_ERR_USAGE,
              "%s: this checkpoint already contains adapters, and only one set of adapters is supported", f->from.path);
     if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));
+    if (f->keys) DT_TRY(add_new(f));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
     return f->like ? dt_lora_store_like(f->like, f->n_like, f->units, f->n_units)
                    : dt_lora_store_base(&f->lora, f->units, f->n_units);
@@ -46,6 +57,9 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
     DT_TRY(settle_part(f));
     DT_TRY(dt_pretrained_describe(&f->from, model, f->model_part));
     f->from.parts.prefix = f->strip_prefix;
+    bool unties = false;
+    if (f->adapter && n_labels <= 0) DT_TRY(dt_adapter_unties(f->adapter, &unties));
+    if (unties) DT_TRY(dt_pretrained_untie(&f->from));
     DT_TRY(dt_model_config_parse(&f->mc, f->from.config_name, f->from.model_config));
     int64_t n = n_labels;
     const bool of_files = n_labels == DT_LABELS_OF_FILES || n_labels == DT_LABELS_OF_SCORE;

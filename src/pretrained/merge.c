@@ -4,7 +4,9 @@
  * gathered for one weight at a time. A weight that is stored [in, out], such as a lookup table, uses the transpose A^T
  * B^T. */
 #include "merge.h"
+#include "dtrain/adapter/adapter.h"
 #include "dtrain/device/nf4.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,11 @@ static const dt_slice *find_slice(const merge_delta *d, const char *weight, cons
     return dot && strcmp(dot, ".weight") == 0 ? find_part(d, weight, (size_t)(dot - weight), part) : NULL;
 }
 
+const dt_slice *merge_magnitude(const merge_delta *d, const char *weight)
+{
+    return find_slice(d, weight, DT_LORA_MAGNITUDE);
+}
+
 /* The slice of blocks or scales of codes, given its index in the unit; NULL: none. */
 static const dt_slice *with_codes(const dt_stored_slot *s, int tensor)
 {
@@ -78,6 +85,12 @@ static adapter_of find_adapter(const merge_delta *d, const dt_tensor *t, const c
 bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight)
 {
     return s->tensor->part == DT_CODES || find_adapter(d, s->tensor, weight, false).a;
+}
+
+bool merge_of_layer(const merge_delta *d, const dt_stored_slot *s, const dt_slice **a, const dt_slice **b)
+{
+    *a = find_slice(d, s->tensor->name, "lora_A.weight"), *b = find_slice(d, s->tensor->name, "lora_B.weight");
+    return *a && *b && s->tensor->part < DT_CODES && !s->tensor->of_expert;
 }
 
 /* ---- matrices gathered on every rank ----------------------------------------------------------------------------- */
@@ -132,7 +145,7 @@ static dt_err fetch(void **whole, dt_zero *z, const dt_slice *p)
 
 static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bool turned)
 {
-    d->rank = a->shape[0], d->scale = a->adapter_scale;
+    d->rank = a->shape[0], d->scale = d->subtracts ? -a->adapter_scale : a->adapter_scale, d->turned = turned;
     d->cols = turned ? b->shape[0] : a->shape[1];
     if (!turned) return DT_OK;
     float *const of_a = d->right;
@@ -185,7 +198,26 @@ static dt_err gather_expert(merge_delta *d, dt_comm *comm, const dt_tensor *t, a
     return dt_comm_agree(comm, take_expert(d, t, dt_zero_tensor(z, found.a), dt_zero_tensor(z, found.b), found.turned));
 }
 
+/* The magnitudes divided by the lengths. Collective, agreed. */
+static dt_err gather_factors(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const dt_slice *magnitude)
+{
+    float *length, *whole;
+    DT_TRY(merge_lengths(d, comm, s, DT_OK, &length));
+    const dt_err err = merge_join(comm, d->z, magnitude, DT_OK, &whole);
+    for (int64_t j = 0; err == DT_OK && j < dt_zero_tensor(d->z, magnitude)->n_elems; j++) whole[j] /= length[j];
+    free(length);
+    if (err == DT_OK) d->factor = whole;
+    return err;
+}
+
 dt_err merge_gather(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const char *weight, dt_err own)
+{
+    const dt_slice *magnitude = merge_magnitude(d, weight);
+    DT_TRY(merge_gather_update(d, comm, s, weight, own));
+    return magnitude ? gather_factors(d, comm, s, magnitude) : DT_OK;
+}
+
+dt_err merge_gather_update(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const char *weight, dt_err own)
 {
     dt_zero *z = d->z;
     const dt_coded *c = &s->tensor->coded;
@@ -209,9 +241,10 @@ void merge_free(merge_delta *d)
 {
     free(d->left);
     free(d->right);
+    free(d->factor);
     free(d->blocks);
     free(d->scales);
-    d->left = d->right = d->scales = NULL;
+    d->left = d->right = d->scales = d->factor = NULL;
     d->blocks = NULL;
     d->rank = d->cols = 0;
 }
@@ -257,11 +290,81 @@ dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_
         const int64_t row = at / d->cols, begin = at - row * d->cols;
         end = dt_min_i64((row + 1) * d->cols, first + n);
         add_to_row(d, d->left + row * d->rank, begin, begin + (end - at), w + (at - first));
+        for (int64_t i = at; i < end && d->factor; i++) w[i - first] *= d->factor[d->turned ? i % d->cols : row];
     }
     for (int64_t i = 0; i < n; i++)
         DT_CHECK(isfinite(w[i]), DT_ERR_DATA, "tensor `%s`: merging its adapter produces non-finite values", t->name);
     return DT_OK;
 }
+
+/* ---- lengths of rows ------------------------------------------------------------------------------------------ */
+
+/* Visits the elements of the updated weight that this rank is in charge of. */
+typedef void visit(void *self, int64_t output, float w);
+
+static dt_err visit_own(const merge_delta *d, const dt_stored_slot *s, visit *see, void *self)
+{
+    enum { CHUNK = 1 << 13 };
+    float w[2 * CHUNK], kept[CHUNK];
+    const dt_tensor *t = s->tensor;
+    dt_zero *z = s->of->zero;
+    const dt_dtype type = dt_zero_state_dtype(z, DT_STATE_PARAM, s->slice);
+    const int64_t each = dt_weights_per_elem(t);
+    for (int64_t at = 0; at < s->slice->n; at += CHUNK) {
+        const int64_t n = dt_min_i64(CHUNK, s->slice->n - at), first = (s->slice->first + at) * each,
+                      n_w = dt_min_i64(n * each, dt_n_weights(t) - first);
+        DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, s->slice, at, n, kept));
+        if (t->part == DT_CODES)
+            merge_codes(d, t, kept, first, n_w, w);
+        else
+            dt_st_convert(kept, dt_st_type_of(type), w, DT_ST_F32, n);
+        DT_TRY(merge_add(d, t, first, n_w, w));
+        for (int64_t i = 0; i < n_w; i++) see(self, d->turned ? (first + i) % d->cols : (first + i) / d->cols, w[i]);
+    }
+    return DT_OK;
+}
+
+/* Sums of squares are integers, whose sum does not depend on the order: each square is rounded to a multiple of
+ * 2^-shift, 2^-40 of the row's largest. */
+typedef struct squares {
+    double *most;
+    int64_t *sum, *shift;
+} squares;
+
+static void see_largest(void *self, int64_t output, float w)
+{
+    double *most = &((squares *)self)->most[output];
+    if (fabs((double)w) > *most) *most = fabs((double)w);
+}
+
+static void see_square(void *self, int64_t output, float w)
+{
+    const squares *q = self;
+    q->sum[output] += llrint(ldexp((double)w * (double)w, (int)q->shift[output]));
+}
+
+dt_err merge_lengths(const merge_delta *d, dt_comm *comm, const dt_stored_slot *s, dt_err own, float **length)
+{
+    const int64_t n = d->turned ? d->cols : dt_n_weights(s->tensor) / d->cols;
+    squares q = {calloc((size_t)n, sizeof *q.most), calloc((size_t)n, sizeof *q.sum),
+                 calloc((size_t)n, sizeof *q.shift)};
+    *length = malloc((size_t)n * sizeof **length);
+    if (own == DT_OK && !(q.most && q.sum && q.shift && *length))
+        own = dt_fail(DT_ERR_MEMORY, "out of memory for the lengths of %" PRId64 " rows", n);
+    if (own == DT_OK) own = visit_own(d, s, see_largest, &q);
+    dt_err err = dt_comm_agree(comm, own);
+    if (err == DT_OK) err = dt_comm_reduce_host_f64(dt_comm_all(comm), q.most, (int)n, DT_MAX);
+    for (int64_t j = 0; j < n && err == DT_OK; j++) q.shift[j] = 40 - 2 * (q.most[j] > 0 ? ilogb(q.most[j]) : 0);
+    if (err == DT_OK) err = dt_comm_agree(comm, visit_own(d, s, see_square, &q));
+    if (err == DT_OK) err = dt_comm_reduce_host_i64(dt_comm_all(comm), q.sum, (int)n, DT_SUM);
+    for (int64_t j = 0; j < n && err == DT_OK; j++)
+        (*length)[j] = (float)sqrt(ldexp((double)q.sum[j], -(int)q.shift[j]));
+    free(q.most), free(q.sum), free(q.shift);
+    if (err != DT_OK) free(*length), *length = NULL;
+    return err;
+}
+
+/* ---- merging into a model -------------------------------------------------------------------------------------- */
 
 /* Merge into the elements of a weight that this rank owns. */
 static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta *d)

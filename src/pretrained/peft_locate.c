@@ -87,22 +87,6 @@ static bool is_copy(const char *name)
     return false;
 }
 
-/* The head of a tied model: PEFT has trained a separate copy, which the embedding does not share. */
-static dt_err check_apart(const locate_job *job, const dt_st_tensor *t, const dt_stored_slot *slots, int n_slots)
-{
-    char of_model[DT_NAME_MAX], name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
-    const int32_t embed = dt_stored_tied_embedding(slots, n_slots);
-    if (embed < 0) return DT_OK;
-    dt_stored_name_head(slots[embed].tensor, of_model);
-    prefix_name(of_model, name);
-    DT_CHECK(strcmp(t->name, name) != 0, DT_ERR_DATA,
-             "%s: tensor `%s`: the adapter has its own head weights (modules_to_save = lm_head in %s), but this model "
-             "ties its head to the embedding (tie_word_embeddings = true); merge the two with PEFT (merge_and_unload) "
-             "into a model with an untied head",
-             job->file, name, DT_PEFT_CONFIG);
-    return DT_OK;
-}
-
 /* An adapter that changes no result: of a block after the features, or of SigLIP's pooling. */
 static bool is_idle(const char *name, const dt_stored_slot *slots, int n_slots)
 {
@@ -128,7 +112,6 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     for (int i = 0; i < s->n_tensors; i++) {
         const char *name = s->tensors[i].name;
         if (job->used[i] || is_copy(name) || is_idle(name, slots, n_slots)) continue;
-        DT_TRY(check_apart(job, &s->tensors[i], slots, n_slots));
         return dt_fail(DT_ERR_DATA, "%s: tensor `%.200s`: this model has no such tensor, or %s lists no adapter for it",
                        job->file, name, DT_PEFT_CONFIG);
     }

@@ -4,6 +4,7 @@
 #include "dtrain/config/config.h"
 #include "merge.h"
 #include "peft_locate.h"
+#include "untie.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
 #include "vision_files.h"
@@ -218,11 +219,13 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     dt_saved_model one = {.zero = z,
                           .new_score = p->new_score,
                           .new_adapters = p->new_adapters,
+                          .new_head = p->unties,
                           .adapters_follow = p->adapter != NULL,
                           .base = p->base,
                           .keeps_nonfinite = p->keeps_nonfinite,
                           .parts = parts_of(p)};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
+    if (p->unties) DT_TRY(untie_copy_head(comm, z));
     if (!p->adapter) return DT_OK;
     one.adapters_follow = false;
     one.parts = NULL;
@@ -303,6 +306,7 @@ dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_
                                 .n_units = n_units,
                                 .new_score = p->new_score,
                                 .new_adapters = p->new_adapters,
+                                .new_head = p->unties,
                                 .parts = parts_of(p)};
     DT_TRY(dt_stored_slots(&one, 1, &slots, &n_slots));
     dt_err err = dt_stored_verify(p->path, locator_of(p), slots, n_slots, phase);

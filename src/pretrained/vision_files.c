@@ -1,6 +1,7 @@
 /* vision_files.c - read, complete and write the files of image preprocessing. */
 #include "vision_files.h"
 #include "export_config.h"
+#include "untie.h"
 #include "dtrain/checkpoint/stored.h"
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
@@ -30,23 +31,6 @@ static bool keys_differ(const json_t *root)
     return text && dt_model_ties_outside(root) != json_is_true(json_object_get(text, KEY));
 }
 
-/* Compares as fp32, which represents all types exactly. The first element that differs decides. */
-static dt_err compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_st_tensor *b, bool *same)
-{
-    enum { AT_A_TIME = 1 << 20 };
-    float *both = malloc(2 * AT_A_TIME * sizeof *both);
-    dt_err err = both ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to compare a head with its embedding");
-    *same = a->n_elems == b->n_elems;
-    for (int64_t at = 0; at < a->n_elems && *same && err == DT_OK; at += AT_A_TIME) {
-        const int64_t n = dt_min_i64(AT_A_TIME, a->n_elems - at);
-        err = dt_safetensors_read(s, a, at, n, DT_F32, both);
-        if (err == DT_OK) err = dt_safetensors_read(s, b, at, n, DT_F32, both + AT_A_TIME);
-        *same = err == DT_OK && memcmp(both, both + AT_A_TIME, (size_t)n * sizeof *both) == 0;
-    }
-    free(both);
-    return err;
-}
-
 /* Invalid files are reported when they are read. */
 static dt_err is_tied(const char *dir, bool *tied)
 {
@@ -55,7 +39,7 @@ static dt_err is_tied(const char *dir, bool *tied)
     if (dt_safetensors_open(&s, dir) != DT_OK) return dt_error_clear(), DT_OK;
     const dt_st_tensor *head = dt_stored_find(&s, "language_model.lm_head.weight"),
                        *embed = dt_stored_find(&s, "language_model.model.embed_tokens.weight");
-    const dt_err err = head && embed ? compare(&s, head, embed, tied) : DT_OK;
+    const dt_err err = head && embed ? untie_compare(&s, head, embed, tied) : DT_OK;
     dt_safetensors_close(&s);
     return err;
 }

@@ -127,6 +127,31 @@ static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int6
     return end_matmul(c);
 }
 
+/* Of a matrix stored as values, by rows or by columns, as int8 or as nf4. */
+static void magnitudes(check *c, dt_dtype dt, dt_dtype kind, bool in_first)
+{
+    enum { OUT = 37, IN = 192, R = 5 };
+    dt_row_lengths d = {
+        .n_out = OUT, .n_in = IN, .r = R, .w_ld = in_first ? OUT : IN, .in_first = in_first, .scale = 0.5f, .dt = dt};
+    begin(c, "magnitude_factors, %s, weights in %s%s", dt_dtype_name(dt), dt_dtype_name(kind),
+          in_first ? ", as columns" : "");
+    const struct matmul_way way = {.stored = kind};
+    const stored w = put_b(c, &way, dt, OUT, IN);
+    const array a = put(c, dt, (int64_t)R * IN, 1), b = put(c, dt, (int64_t)OUT * R, 1), m = put(c, dt, OUT, 2),
+                factor = room(c, dt, OUT), inverse = room(c, dt, OUT);
+    EACH_DEVICE (c) {
+        if (kind != DT_F32)
+            d.w_scaled = (dt_scaled){.how = kind == DT_NF4X2 ? DT_SCALE_NF4 : DT_SCALE_ROWS,
+                                     .stored = kind,
+                                     .scale = at(c, w.scale),
+                                     .blocks = kind == DT_NF4X2 ? at(c, w.blocks) : NULL};
+        RUN(c, magnitude_factors, &d, at(c, w.b), at(c, a), at(c, b), at(c, m), at(c, factor), at(c, inverse), dt);
+    }
+    compare(c, "factor", factor, near(64 + of_sum(IN), 0, dt));
+    compare(c, "inverse", inverse, near(64 + of_sum(IN), 0, dt));
+    end(c);
+}
+
 /* True if the way supports this layout of A and B, one of three. */
 static bool has_form(const struct matmul_way *w, int form)
 {
@@ -145,6 +170,9 @@ static void matmuls(check *c, dt_dtype dt)
                 }
     }
     c->whole = false;
+    for (int in_first = 0; in_first < 2; in_first++) magnitudes(c, dt, DT_F32, in_first);
+    magnitudes(c, dt, DT_I8, false);
+    magnitudes(c, dt, DT_NF4X2, false);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */

@@ -479,14 +479,24 @@ static bool may_be_new(const dt_tensor *t)
     return t->adapter_scale != 0 || dt_stored_is_score(t->name) || dt_stored_section_of(t->name) == DT_STORED_PROJECTOR;
 }
 
+/* Adapters of lora.path, or of a checkpoint, are complete. */
+static dt_err start_adapters(dt_run *run)
+{
+    return run->lora.use_dora && !run->lora.lenient ? dt_adapters_start(run->comm, run->main.zero) : DT_OK;
+}
+
 static dt_err start_fresh(dt_run *run)
 {
     const uint64_t seed = (uint64_t)run->cfg.run_seed;
-    if (!run->has_pretrained) return dt_zero_init_random(run->main.zero, seed);
+    if (!run->has_pretrained) {
+        DT_TRY(dt_zero_init_random(run->main.zero, seed));
+        return start_adapters(run);
+    }
     DT_TRY(dt_zero_init_some(run->main.zero, seed, may_be_new));
     DT_INFO("starting from the weights of %s", run->pretrained.path);
     if (run->pretrained.adapter) DT_INFO("the adapters are those of %s", run->pretrained.adapter);
-    return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
+    DT_TRY(dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase));
+    return start_adapters(run);
 }
 
 /* Adjust the directory to the checkpoint that was loaded. */

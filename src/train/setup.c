@@ -128,6 +128,30 @@ static dt_err open_planned(dt_run *run)
     return dt_model_config_parse(&run->mc, p->config_name, p->model_config);
 }
 
+/* As in PEFT, a tied head that is trained by itself is a copy of the embedding. Adapters from which training continues
+ * decide, otherwise lora.modules_to_save. */
+static dt_err settle_head(dt_run *run)
+{
+    const dt_config *cfg = &run->cfg;
+    char **names;
+    int n;
+    bool unties = false;
+    if (run->task.ops->n_labels > 0) return DT_OK;
+    DT_TRY(dt_config_split(cfg->lora_modules_to_save, &names, &n));
+    for (int i = 0; i < n; i++) unties = unties || strcmp(names[i], "lm_head") == 0;
+    dt_list_free(names, n);
+    if (*cfg->lora_path && dt_is_directory(cfg->lora_path))
+        DT_TRY(dt_config_lead_to(cfg, "lora", "path", dt_adapter_unties(cfg->lora_path, &unties)));
+    if (unties) DT_TRY(dt_pretrained_untie(&run->pretrained));
+    if (run->pretrained.unties && (!run->comm || dt_comm_first(run->comm)))
+        DT_WARN(
+            "%s ties the head to the embedding; because lora.modules_to_save trains one of them by itself, as in "
+            "PEFT, the run has a head of its own, which starts as a copy, and a merged model has tie_word_embeddings "
+            "= false",
+            run->pretrained.path);
+    return DT_OK;
+}
+
 static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -144,6 +168,7 @@ static dt_err open_model_config(dt_run *run)
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_set_losses(cfg, run->pretrained.config_name, &run->pretrained.model_config));
+    DT_TRY(settle_head(run));
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
     return !run->comm || dt_comm_first(run->comm) ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
@@ -415,6 +440,11 @@ static dt_err attach_adapters(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_TRY(settle_adapters(run));
+    DT_CONFIG_CHECK(
+        run->lora.lenient || run->lora.init < DT_LORA_PISSA, cfg, "lora", "init",
+        "%s moves a part of the weights to the adapters; write both once with dtrain-convert --split CONFIG "
+        "MODEL DIR, then train from model.path = DIR with lora.path = DIR/adapter",
+        cfg->lora_init);
     if (!run->lora.lenient)
         DT_TRY(dt_config_blame(cfg, "lora", "target_parameters",
                                dt_lora_check_parameters(&run->lora, run->units, run->n_units)));
@@ -454,6 +484,12 @@ static dt_err check_saves(const dt_run *run)
             DT_CONFIG_CHECK(t->adapter_scale == 0 || t->trainable, cfg, "checkpoint", "save",
                             "expected all, found trainable: it would omit %s, which model.freeze = %s freezes", t->name,
                             cfg->model_freeze);
+            DT_CONFIG_CHECK(
+                !run->pretrained.unties || t->trainable || strcmp(t->name, DT_STORED_HEAD) != 0, cfg, "checkpoint",
+                "save",
+                "expected all, found trainable: it would omit the head, which %s ties to the embedding that "
+                "this run trains; add lm_head to lora.modules_to_save, or use all",
+                run->pretrained.path);
         }
     return DT_OK;
 }

@@ -12,6 +12,12 @@
  * head's unit (lm_head.lora_A.weight, lm_head.lora_B.weight), or none. A model that is opened with such units applies
  * them (model.h). Sharding, offload, checkpoints and plans follow from the table.
  *
+ * With use_dora a linear layer also has a trained magnitude for each output, MODULE.lora_magnitude_vector [out]:
+ *
+ *     y_j = m_j / |W_j + s (B A)_j| (W x + s B A x)_j + b_j
+ *
+ * Initially m_j = |W_j|, computed once the weights are known (dt_adapters_start in pretrained.h).
+ *
  * The experts of a mixture have one adapter for all matrices of a slot: PARAMETER.lora_A.weight [n r, in] and
  * PARAMETER.lora_B.weight [n out, r], with the A and B of one of n experts after the other. PARAMETER is the tensor in
  * which transformers has the matrices ("model.layers.0.mlp.experts.gate_up_proj"). They have no dropout, as in PEFT.
@@ -34,10 +40,13 @@
 #include "dtrain/model/model.h"
 #include <string.h>
 
-/** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. */
+/** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. With the last
+ *  two A and B are factors of the weights, of which the base keeps the rest (dt_adapters_split in pretrained.h). */
 typedef enum dt_lora_init {
     DT_LORA_KAIMING,  /* U(-1/sqrt(in), 1/sqrt(in)): Kaiming's with a = sqrt(5) */
     DT_LORA_GAUSSIAN, /* N(0, (1/r)^2) */
+    DT_LORA_PISSA,    /* largest singular values (Meng et al., arXiv:2404.02948) */
+    DT_LORA_OLORA,    /* first columns of Q and rows of R (Büyükakyüz, arXiv:2406.01775) */
 } dt_lora_init;
 
 /** Modules of a model ("model.layers.0.self_attn.q_proj": a tensor's name without its last component). A name in the
@@ -55,6 +64,8 @@ typedef struct dt_module_value {
     double value;
 } dt_module_value;
 
+#define DT_LORA_MAGNITUDE "lora_magnitude_vector" /* end of a name */
+
 /** Parts of a vision-language model. A model without images is a language model. */
 enum { DT_LORA_TOWER = 1, DT_LORA_PROJECTOR = 2, DT_LORA_LANGUAGE = 4, DT_LORA_ALL_PARTS = 7, DT_LORA_PARTS_MAX = 24 };
 /** The part that a word of lora.parts means: tower, projector or llm. False: another word. */
@@ -67,8 +78,9 @@ const char *dt_lora_parts_text(unsigned parts, char text[DT_LORA_PARTS_MAX]);
 typedef struct dt_lora {
     int64_t r; /* 0: no adapters */
     double alpha, dropout;
-    bool use_rslora;
+    bool use_rslora, use_dora;
     dt_lora_init init;
+    int init_iterations;          /* of pissa; 0: until the singular vectors no longer change */
     dt_modules target_modules;    /* empty: none with target_parameters, else q_proj and v_proj, of GPT-2 c_attn */
     dt_modules target_parameters; /* a list: of experts and routers */
     unsigned parts;               /* where target_modules selects layers; 0: in the language model */

@@ -70,6 +70,7 @@ typedef struct dt_saved_model {
     /* loading: keep score.weight if the file lacks it, and ignore a vocabulary's head in the file */
     bool new_score;
     bool new_adapters;    /* loading: keep adapters (unit.h) that the file lacks */
+    bool new_head;        /* loading: keep the vocabulary's head if the file lacks it */
     bool adapters_follow; /* loading: another file contains the adapters, so do not report them as new */
     /* loading: frozen parameters have their values already; a file with other values is refused */
     bool keeps_frozen;

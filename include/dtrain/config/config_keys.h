@@ -345,6 +345,9 @@
          "adapter scale: the output of an adapter is multiplied by alpha / r, or by alpha / sqrt(r) with use_rslora") \
     REAL(lora, dropout, 0, 0, 0.99, "probability", "dropout on the input of adapters in training") \
     BOOL(lora, use_rslora, false, "rsLoRA: scale by alpha / sqrt(r) instead of alpha / r") \
+    BOOL(lora, use_dora, false, \
+         "DoRA: also train the magnitude of each output of the adapted layers, and with A and B only their " \
+         "directions. Needs dropout = 0; not for embeddings, head, experts and routers") \
     TEXT(lora, target_modules, "", \
          "layers that get adapters: comma-separated tensor-name components (q_proj, layers.0.mlp.up_proj), " \
          "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn; " \
@@ -357,15 +360,22 @@
          "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
          "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \
          "selects no layers") \
-    ENUM(lora, init, "kaiming", "kaiming|gaussian", \
+    ENUM(lora, init, "kaiming", "kaiming|gaussian|pissa|olora", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
-         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r") \
+         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r. pissa and olora: both matrices " \
+         "are factors of the weights, by singular values or by QR, and the base keeps the rest: dtrain-convert " \
+         "--split writes both") \
+    INT (lora, init_iterations, 0, 0, 1000, "", \
+         "iterations of pissa, as PEFT's pissa_niter_N; 0: until the singular vectors no longer change") \
     TEXT(lora, modules_to_save, "", \
          "modules that are trained fully in addition to the adapters, comma separated, such as embed_tokens, " \
          "lm_head. The score head of a reward model is always trained") \
     TEXT(lora, rank_pattern, "", \
          "per-layer ranks, comma separated: v_proj:16, layers.0.mlp.up_proj:4. The first matching entry applies") \
     TEXT(lora, alpha_pattern, "", "per-layer values of alpha, in the syntax of rank_pattern") \
+    REAL(lora, lr_ratio, 1, 0.001, 1000, "", \
+         "LoRA+: learning rate of the second matrix of adapters (lora_B), relative to the rate of the first; 1: off. " \
+         "As in PEFT, it also applies to trained vectors. Usual: 16") \
     TEXT(lora, path, "", "adapter to continue from: a directory in PEFT's layout") \
     ENUM(lora, base_quantization, "none", "none|int8|nf4", \
          "storage of frozen block matrices. int8: one byte per weight and one float per row; nf4: half a byte per " \

@@ -25,6 +25,7 @@ dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld);
 dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, including rows */
 dt_err dt_rmsnorm_check(const dt_rmsnorm *n);
+dt_err dt_row_lengths_check(const dt_row_lengths *d);
 dt_err dt_norm_gate_check(const dt_rmsnorm *n, int64_t z_group_ld);
 dt_err dt_conv_check(const dt_conv *c);
 dt_err dt_delta_check(const dt_delta *d);

@@ -161,6 +161,19 @@ static inline int64_t dt_patches_rows(const dt_patches *p)
 }
 static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
 
+/* ---- weight-decomposed adapters ---------------------------------------------------------------------------------- */
+
+/** Lengths of the rows of a matrix with a low-rank adapter, n_j = |W_j + scale (B A)_j|, summed in float. Row j is row
+ *  `first` + j of the stored matrix, with row distance w_ld, or column `first` + j (in_first). A [r, n_in] and
+ *  B [n_out, r] are contiguous. W, A, B and the magnitudes are of dt; a quantised W is rounded to dt. */
+typedef struct dt_row_lengths {
+    int64_t n_out, n_in, r, first, w_ld;
+    bool in_first; /* not with w_scaled */
+    float scale;
+    dt_dtype dt;
+    dt_scaled w_scaled;
+} dt_row_lengths;
+
 /* ---- norms, rotary embedding of heads ---------------------------------------------------------------------------- */
 
 /** RMSNorm of rows: y = x rstd f, with rstd = 1 / sqrt(mean of x^2 + eps).

@@ -91,6 +91,12 @@ DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c))
 DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t, ld), VAL(dt_dtype, dt),
       INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate))
 
+/** See dt_row_lengths. factor[j] = magnitude[j] / n_j, inverse[j] = 1 / n_j; of type out_dt. */
+DT_OP(magnitude_factors, DESC(dt_row_lengths, d), IN(void, w), IN(void, a), IN(void, b), IN(void, magnitude),
+      OUT(void, factor), OUT(void, inverse), VAL(dt_dtype, out_dt))
+DT_MOVES(magnitude_factors, matrix_nbytes(x->d.n_out, x->d.n_in, x->d.w_scaled.how ? DT_I8 : x->d.dt) +
+                                matrix_nbytes(x->d.r, x->d.n_out + x->d.n_in, x->d.dt))
+
 /* ---- mixtures of experts ----------------------------------------------------------------------------------------- */
 
 /** See dt_routing. prob [n_tok, n_experts]: in logits, out p of a softmax; unchanged with `sigmoid`. expert, weight:
@@ -169,8 +175,8 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd))
 DT_MOVES(rmsnorm_forward, 2 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
 
-/** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal
- *  and add_to_dx is false. dweight (+)= per accumulate; NULL: not computed. scratch: float
+/** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's. If add_to_dx is false, dx may be x, or
+ *  dy if the layouts are equal. dweight (+)= per accumulate; NULL: not computed. scratch: float
  *  [norm_scratch_elems(width)]. n->eps is ignored. */
 DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy),
       INOUT(void, dx), VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate),

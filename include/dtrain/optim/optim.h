@@ -141,14 +141,15 @@ void dt_loss_scale_resume(dt_loss_scale *s, const dt_loss_scale *saved);
 
 /* ---- learning rates by name -------------------------------------------------------------------------------------- */
 
-enum { DT_MAX_LR_GROUPS = 16 };
+enum { DT_MAX_LR_PATTERNS = 15, DT_MAX_LR_GROUPS = 2 * (DT_MAX_LR_PATTERNS + 1) };
 
-/** [optimizer] lr and lr_groups. Group 0 contains the tensors that no pattern matches. */
+/** [optimizer] lr and lr_groups. Group 0 contains the tensors that no pattern matches. With lora.lr_ratio, tensors of a
+ *  group to which it applies form another group. */
 typedef struct dt_lr_groups {
     int n; /* group 0 included */
     struct {
-        double lr;                /* before the schedule */
-        char metric[DT_NAME_MAX]; /* "lr/PATTERN"; group 0: "lr" */
+        double lr;                    /* before the schedule */
+        char metric[DT_NAME_MAX + 8]; /* "lr/PATTERN"; group 0: "lr"; with lora.lr_ratio: these and "/lora_B" */
     } group[DT_MAX_LR_GROUPS];
 } dt_lr_groups;
 
@@ -156,8 +157,10 @@ typedef struct dt_lr_groups {
 dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg);
 /** Set lr_group of every trained tensor to the first pattern that matches its name. A pattern matches whole
  *  dot-separated components: "layers.1" does not match "layers.10.mlp". * and ? match any characters, including dots.
+ *  Then move the B of adapters, and trained vectors, to groups with lora.lr_ratio times the rate (LoRA+, Hayou et al.,
+ *  arXiv:2402.12354; vectors as in PEFT's create_loraplus_optimizer).
  *  DT_ERR_USAGE, with the nearest names: a pattern matches no tensor, or none that an earlier pattern left. */
-dt_err dt_lr_groups_assign(const dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
+dt_err dt_lr_groups_assign(dt_lr_groups *g, const dt_config *cfg, dt_unit *units, int n_units);
 /** Does a pattern match the name of a tensor? */
 bool dt_lr_pattern_matches(const char *pattern, const char *name);
 enum { DT_LR_SUGGESTION = 3 * DT_NAME_MAX + 40 }; /* bytes */

@@ -12,6 +12,7 @@
 typedef struct dt_export_options {
     /* export only these adapters and what was trained with them (dt_lora_trains); NULL: the model */
     const dt_lora *adapter;
+    bool subtracts;     /* export W - s B A, the rest of weights from which A and B were split */
     bool unties;        /* dt_lora_unties: export an untied head */
     const char *dir;    /* created if missing; an earlier export in it is replaced */
     dt_st_type dtype;   /* of every tensor */

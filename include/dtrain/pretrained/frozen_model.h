@@ -7,8 +7,9 @@
 /** A frozen model. {0} to begin; freed with dt_frozen_model_close. Must not be moved after dt_frozen_model_load: models
  *  borrow units and source. */
 typedef struct dt_frozen_model {
-    const char *adapter; /* set by the caller before dt_frozen_model_describe: directory of adapters; NULL: none */
-    const dt_unit *like; /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
+    const char *adapter;   /* set by the caller before dt_frozen_model_describe: directory of adapters; NULL: none */
+    const dt_config *keys; /* likewise: [lora] describes new adapters; NULL: none */
+    const dt_unit *like;   /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
     int n_like;
     const char *strip_prefix; /* likewise: dt_stored_parts.prefix; NULL: none */
     dt_model_part model_part; /* likewise: of a directory with a model with images */

@@ -62,6 +62,7 @@ typedef struct dt_pretrained {
     dt_ckpt_meta meta; /* of a checkpoint; else {0} */
     /* set by the caller: keep the values of a scalar head, or of adapters, that the files lack */
     bool new_score, new_adapters;
+    bool unties;          /* dt_pretrained_untie: the head starts as a copy of the embedding that the files tie it to */
     bool keeps_nonfinite; /* set by the caller: warn of NaN and Inf instead of refusing them */
     dt_base *base;        /* the caller's: receives the checksums of frozen parameters (dt_saved_model); may be NULL */
 } dt_pretrained;
@@ -86,6 +87,12 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg);
 /** The labels of the scalar head in the files of the adapter's directory (NULL: none) or of the model; 0: they have
  *  none. n: out. Local. DT_ERR_DATA. */
 dt_err dt_pretrained_n_labels(const dt_pretrained *p, const char *adapter, int64_t *n);
+/** Give a model whose files tie the head to the embedding a head of its own: model_config gets tie_word_embeddings =
+ *  false. Without a tied head nothing changes. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_pretrained_untie(dt_pretrained *p);
+/** Does an adapter of PEFT give a tied model a head of its own? It trains the embedding or the head as a whole
+ *  (modules_to_save), and the two differ in its file. unties: out. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_adapter_unties(const char *dir, bool *unties);
 
 /** The adapters of a checkpoint, as its run recorded them; r = 0: none, or unknown (another version). lora: out, freed
  *  with dt_lora_free. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
@@ -103,6 +110,19 @@ dt_err dt_pretrained_adapt(dt_pretrained *p, const char *dir, dt_lora *lora, con
  *  model does not have (except rotary_emb.inv_freq, attn.bias and attn.masked_bias), or an lm_head.weight that differs
  *  from a tied embedding. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_phase *phase);
+
+/** Set the magnitudes of new adapters to the lengths of the weights' rows. The adapted model then equals its base.
+ *  Collective, agreed. DT_ERR_MEMORY, DT_ERR_COMM. */
+dt_err dt_adapters_start(dt_comm *comm, dt_zero *z);
+/** Set the new adapters of linear layers to factors of the weights, by l->init: pissa or olora. The ranks divide the
+ *  weights; a rank needs memory for a few of them. The weights are unchanged: the base of these adapters is W - s B A
+ *  (dt_export_options.subtracts). The factors have the same bits on any number of ranks. Collective, agreed.
+ *  DT_ERR_USAGE: another module has an adapter, or a rank exceeds a weight's. DT_ERR_MEMORY, DT_ERR_COMM. */
+dt_err dt_adapters_split(dt_comm *comm, dt_zero *z, const dt_lora *l);
+/** Convert an adapter of split weights to one of the original model, with twice the rank. from: directory of the
+ *  trained adapter; initial: that of the adapter it started from; to: the directory to write. Local. DT_ERR_DATA,
+ *  DT_ERR_WRITE, DT_ERR_MEMORY. */
+dt_err dt_adapter_plain(const char *from, const char *initial, const char *to);
 
 /** Load a checkpoint with adapters into a model without them: W + s B A, computed in fp32. like: the options of z.
  *  Collective; errors as dt_pretrained_load. */

@@ -162,6 +162,22 @@ void cpu_add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dt
     }
 }
 
+dt_err cpu_magnitude_factors(dt_device *dev, const dt_row_lengths *d, const void *w, const void *a, const void *b,
+                             const void *magnitude, void *factor, void *inverse, dt_dtype out_dt, dt_stream *stream)
+{
+    CPU_TAKES(d->dt);
+    CPU_TAKES(out_dt);
+    const cpu_state *cpu = cpu_of(dev);
+    const dt_magnitude_factors_args args = {*d, w, a, b, magnitude, factor, inverse, out_dt};
+    DT_TRY(dt_row_lengths_check(d));
+    CPU_PARALLEL_FOR (cpu, j, d->n_out) {
+        const float length = cpu->k->row_length(&args, j);
+        dt_set_element(factor, out_dt, j, dt_element(magnitude, d->dt, j) / length);
+        dt_set_element(inverse, out_dt, j, 1 / length);
+    }
+    return DT_OK;
+}
+
 dt_err cpu_rmsnorm_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y, float *rstd,
                            dt_stream *stream)
 {

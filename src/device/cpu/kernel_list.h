@@ -56,6 +56,9 @@ KERNEL(void, delta_backward, (const dt_delta *d, const dt_delta_args *a, int seq
 KERNEL(void, delta_step, (const dt_delta *d, const dt_delta_args *a, int seq, int head))
 KERNEL(void, delta_qk_backward, (const dt_delta_backward_args *args, const dt_delta_args *a, int64_t row, int head))
 
+/* elementwise.c: one row */
+KERNEL(float, row_length, (const dt_magnitude_factors_args *args, int64_t row))
+
 /* classifier.c: one row */
 KERNEL(void, classifier, (const dt_classifier *cl, float *logits, int64_t row))
 KERNEL(void, fill_rest, (const dt_fill_rest_args *args, int64_t row))

@@ -64,6 +64,38 @@ void ISA_NAME(softcap)(const dt_softcap_args *args, int64_t first, int64_t n)
     for (int64_t r = first; r < first + n; r++) softcap_row(args->x + r * args->ld, args->cap, args->width);
 }
 
+/* Elements i .. i+len-1 of a row of W, which may be stored as codes or as a column. */
+static void weights_of(const dt_magnitude_factors_args *args, int64_t row, int64_t i, int64_t len, float *w)
+{
+    const dt_row_lengths *d = &args->d;
+    const dt_stored stored = {args->w, d->w_ld, d->w_scaled};
+    float rounded[FLOATS];
+    if (d->w_scaled.how != DT_SCALE_NONE) {
+        ISA_NAME(dequantise)(&stored, d->first + row, i, len, rounded, d->dt);
+        load_elements(w, rounded, d->dt, 0, len);
+    } else if (d->in_first) {
+        for (int64_t c = 0; c < len; c++) w[c] = load(args->w, d->dt, (i + c) * d->w_ld + d->first + row);
+    } else {
+        load_elements(w, args->w, d->dt, (d->first + row) * d->w_ld + i, len);
+    }
+}
+
+float ISA_NAME(row_length)(const dt_magnitude_factors_args *args, int64_t row)
+{
+    const dt_row_lengths *d = &args->d;
+    float w[FLOATS], a[FLOATS], sum = 0;
+    EACH_BLOCK (i, len, 0, d->n_in) {
+        weights_of(args, row, i, len, w);
+        for (int64_t k = 0; k < d->r; k++) {
+            const float b = d->scale * load(args->b, d->dt, row * d->r + k),
+                        *of_a = as_floats(args->a, d->dt, k * d->n_in + i, len, a);
+            SIMD_FOR (int64_t c = 0; c < len; c++) w[c] = FMA(b, of_a[c], w[c]);
+        }
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < len; c++) sum = FMA(w[c], w[c], sum);
+    }
+    return sqrtf(sum);
+}
+
 /* sum[i] += row[i]: one row of many, for sums over rows. */
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n) { add_elements(sum, row, dt, 0, n); }
 

@@ -3,6 +3,7 @@
  *
  *     y    = projector(x), [R, D]
  *     out    y, or the mean of each image's rows, [S, D] */
+#include "../magnitude.h"
 #include "vision_private.h"
 #include <stdlib.h>
 
@@ -89,15 +90,17 @@ static void place_out(const dt_model *m, struct projector *j, struct arena *a)
 static void place_adapters(const dt_model *m, struct projector *j, struct arena *a)
 {
     const int64_t R = dt_vision_max_rows(m);
-    int64_t most_r = 0, widest = 0;
+    int64_t most_r = 0, widest = 0, scaled = 0;
     for (int i = 0; i < j->config->n_layers; i++) {
         const struct linear *l = &j->layer[i];
         j->low[i] = dt_take(a, R, l->low_r, m->elem);
         most_r = dt_max_i64(most_r, l->low_r);
         if (l->n_low > 0) widest = dt_max_i64(widest, l->n_in);
+        if (l->scaled) scaled = dt_max_i64(scaled, l->n_out);
     }
     j->low_work.x = dt_take(a, m->opt.training && m->opt.adapter_dropout > 0 ? R : 0, widest, m->elem);
     j->low_work.d = dt_take(a, m->opt.training ? R : 0, most_r, m->elem);
+    dt_low_work_place(m, a, R, scaled, &j->low_work);
 }
 
 static void place_pre_norm(const dt_model *m, struct projector *j, struct arena *a)

@@ -259,6 +259,7 @@ static dt_err begin(void *self, dt_task *t)
     dt_precomputed *p = self;
     DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
     DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
+    if (p->model.lora.r == 0) DT_TRY(dt_adapters_start(t->comm, t->zero));
     DT_TRY(dt_hash_parameters(t->zero, t->comm, NULL, &p->key[DT_KEY_MODEL]));
     int64_t is_there = dt_comm_first(t->comm) && access(p->path, F_OK) == 0;
     DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
