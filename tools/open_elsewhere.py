@@ -4,8 +4,8 @@ transformers (the default) continues the prompts of a language model (dtrain-gen
 continuations are printed; their tokens must be equal. A reward model (or a critic) scores the answers of
 dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch. Rewards must agree within fp32 rounding. A
 vision-language model continues prompts with images (--greedy --jsonl --logprobs). Placeholders and tokens must be
-equal, and log-probabilities agree within rounding. Its reward model scores answers with images. Images are named by the records, relative to the folder of ANSWERS,
-or by the command line, for every prompt, as with dtrain-generate's --image.
+equal, and log-probabilities agree within rounding. Its reward model scores answers with images. Images are named by the
+records, relative to the folder of ANSWERS, or by the command line, for every prompt, as with dtrain-generate's --image.
 
 --with NAME selects another program, for language models. Their log-probabilities are compared if the records have them
 (--logprobs).

@@ -324,7 +324,7 @@
          "search, best first. With rec.catalogue, beams are items of the catalogue") \
     TEXT(grpo, rollouts, "", \
          "file of completions to use instead of generating, in the format of log.rollouts: one JSON object per line " \
-         "with prompt_ids, completion_ids, and rewards; with images, sample is the number of the prompt in data.train. " \
+         "with prompt_ids, completion_ids, and rewards; with images sample, the number of its prompt. " \
          "Rewards in the file replace reward_funcs")
 /* clang-format on */
 

@@ -151,8 +151,8 @@ void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_
 
 /** This rank's micro-batch `micro` of a step that takes the rows order[first .. first+n-1] (order NULL: rows in order).
  *  As in *Order of samples*, micro-batch j has m rows and belongs to rank j mod N. A sequence is a whole prompt and
- *  completion; targets are the model's tokens of the completion. Rows with the same prompt have its images in common. b:
- *  out, empty if this rank has no rows; borrowed until the next call, like row: out [n_seq], the rows of its sequences.
+ *  completion; targets are the model's tokens of the completion. Rows with the same prompt share its images. b: out,
+ *  empty if this rank has no rows; borrowed until the next call, like row: out [n_seq], the rows of its sequences.
  *  Local. DT_ERR_DATA: images. */
 dt_err dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t *order, int64_t first, int64_t n, int micro,
                         const dt_batch **b, const int64_t **row);
