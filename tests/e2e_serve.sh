@@ -108,7 +108,11 @@ curl -s -H "$key" "$url/metrics" >"$out"
 expect_text metrics_have_counts '^dtrain_serve_answers_total\{status="4xx"\} 4$'
 answers a_large_body 413 /v1/completions "{\"prompt\":\"$(printf '%02000d' 0)\"}" 'too large' -H "$key"
 answers a_large_body_in_chunks 413 /v1/completions "{\"prompt\":\"$(printf '%02000d' 0)\"}" 'too large' -H "$key" -H 'Transfer-Encoding: chunked'
-answers too_many_sequences 429 /v1/completions '{"prompt":"a","n":9}' queue_full -H "$key"
+answers too_many_sequences 400 /v1/completions '{"prompt":"a","n":9}' 'at most 3' -H "$key"
+for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\n' -H "$key" -d '{"prompt":"a","n":3,"max_tokens":20}' "$url/v1/completions" & done >"$tmp/codes"
+wait $(jobs -p | grep -vx $server)
+expect many_requests_are_answered_or_told_to_come_later grep -qx 200 "$tmp/codes"
+expect with_no_other_status test "$(grep -cxE '200|429' "$tmp/codes")" = 8
 answers too_many_tokens 400 /v1/completions '{"prompt":"a","max_tokens":21}' 'at most 20' -H "$key"
 answers a_long_prompt 400 /v1/completions "{\"prompt\":\"$(printf '%070d' 0)\"}" '70 tokens' -H "$key"
 answers another_model 404 /v1/completions '{"prompt":"a","model":"gpt"}' model_not_found -H "$key"

@@ -1,6 +1,6 @@
-/* test_generate_feed.c - sequences that arrive while others run: each has the tokens of its own choice and seed, whatever
- * else is in the batch; one that is ended leaves its slot; bad logits fail only their sequence. The decoder is a pure
- * function of a sequence's tokens.
+/* test_generate_feed.c - sequences that arrive while others run: each has the tokens of its own choice and seed, with
+ * any others in the batch; one that is ended leaves its slot; bad logits fail only their sequence. The decoder is a
+ * pure function of a sequence's tokens.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "dtrain/generate/generate.h"

@@ -183,7 +183,10 @@ static dt_err make_choice(const server *s, job *j, int i)
     int64_t n_new = 0;
     DT_TRY(count_new(s, j, (int64_t)p->n, &n_new));
     *c = (choice){.of = j, .index = i, .live = -1, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
-    if (n_new == 0 && j->r.echo && j->r.logprobs >= 0 && p->n < (size_t)s->max_len) c->n_dropped = 1;
+    const bool scored = n_new == 0 && j->r.echo && j->r.logprobs >= 0;
+    DT_CHECK(!scored || p->n < (size_t)s->max_len, DT_ERR_DATA,
+             "log-probabilities of a prompt need room for one more token in the context of %" PRId32, s->max_len);
+    c->n_dropped = scored;
     c->max_ids = (int32_t)((int64_t)p->n + n_new + c->n_dropped);
     c->read = c->n_prompt;
     c->first = j->r.chat || c->n_prompt < 6 ? (j->r.chat ? c->n_prompt : 0) : c->n_prompt - 6;
@@ -202,6 +205,8 @@ static dt_err make_choice(const server *s, job *j, int i)
 static dt_err make_choices(const server *s, job *j)
 {
     const int n = (int)(j->prompts.n * j->r.n);
+    const int most = (int)s->a->opt.max_queue + s->n_live;
+    DT_CHECK(n <= most, DT_ERR_DATA, "the request has %d completions, but this server accepts at most %d", n, most);
     DT_ALLOC(j->choices, n, "out of memory for %d completions", n);
     j->n_top = j->r.logprobs > 0 ? (int32_t)j->r.logprobs : 0;
     j->n_left = n;

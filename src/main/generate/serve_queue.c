@@ -185,9 +185,22 @@ dt_err serve_queue_turn(server *s, bool idle, dt_text *message)
     }
 }
 
+static void cut_off(job *j)
+{
+    for (job *next; j; j = next) {
+        next = j->next;
+        if (!j->answered) dt_exchange_end(j->x);
+        serve_job_free(j);
+    }
+}
+
 void serve_queue_close(server *s)
 {
-    for (job *j = s->jobs, *next; j; j = next) next = j->next, serve_job_free(j);
-    for (job *j = s->arrived, *next; j; j = next) next = j->next, serve_job_free(j);
-    s->jobs = s->arrived = NULL;
+    pthread_mutex_lock(&s->lock);
+    job *const arrived = s->arrived;
+    s->arrived = NULL;
+    pthread_mutex_unlock(&s->lock);
+    cut_off(s->jobs);
+    cut_off(arrived);
+    s->jobs = NULL;
 }
