@@ -140,7 +140,7 @@ refused "no examples" 64 "e.ini:2: \[b\] fewshot_files: expected the files of th
 refused "generation with divided tokens" 64 "mesh.cp: expected 1, found 2: the benchmark b generates texts" "output_type = generate_until" "$ok" "$ask" "$answer" -- mesh.cp=2
 refused "a text of all positions" 64 "e.ini:6: \[b\] max_gen_toks: expected less than eval.max_length = 256, found 256" "output_type = generate_until" "$ok" "$ask" "$answer" "max_gen_toks = 256"
 refused "an invalid expression" 65 "e.ini:6: \[b\] filter: .*is not a valid regular expression" "output_type = generate_until" "$ok" "$ask" "$answer" 'filter = [{"name": "a", "regex_pattern": "("}]'
-refused "no judge" 64 "eval.judge_path: expected a reward or safety model" "output_type = generate_until" "$ok" "$ask" "$answer" "metrics = win_rate" "max_gen_toks = 8"
+refused "no judge" 64 "\[eval\] judge_path \(default\): expected a reward or safety model" "output_type = generate_until" "$ok" "$ask" "$answer" "metrics = win_rate" "max_gen_toks = 8"
 refused "a judge with another vocabulary" 64 "eval.judge_path: the tokenizer has 400 tokens, but the judge only 30" "output_type = generate_until" "$ok" "$ask" "$answer" "metrics = win_rate" "max_gen_toks = 8" -- eval.judge_path=tests/data/rm/qwen2
 refused "a model with a scalar head" 64 "eval.tasks: benchmarks score texts" "$mc" "$ok" "$ask" "$pick" "$answer" -- run.task=rm run.output_dir="$tmp/e" data.train=tests/data/rm/pairs.h5
 e2e_done

@@ -25,7 +25,8 @@
          "maximum length of a context with its continuation; longer contexts lose their first tokens. 0: " \
          "max_position_embeddings of the model") \
     TEXT(eval, judge_path, "", \
-         "reward or safety model that scores generated answers, for the metrics safety_rate, win_rate and judge_score") \
+         "reward or safety model that scores generated answers, for the metrics safety_rate, win_rate and " \
+         "judge_score") \
     INT (eval, max_gen_toks, 0, 0, 10000, "tokens", \
          "maximum length of a generated text, instead of that of the description; 0: that of the description") \
     INT (eval, bootstrap_iters, 100000, 0, 10000000, "samples", \
