@@ -133,7 +133,7 @@ static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t
     rollout_line *more = realloc(f->line, (size_t)(f->n + 1) * sizeof *more);
     DT_CHECK(more, DT_ERR_MEMORY, "%s: out of memory for the offsets of its lines", f->path);
     f->line = more;
-    f->line[f->n] = (rollout_line){offset, line};
+    f->line[f->n] = (rollout_line){.offset = offset, .number = line};
     DT_TRY(parse(f, line, text, nbytes, &group));
     if (f->n == 0) {
         const json_t *rewards = json_object_get(group, "rewards");
