@@ -99,7 +99,7 @@ static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
     return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
 }
 
-/* A prompt is cached once for all its completions, each of which has its own slots for new tokens, and for an image that
+/* A prompt is cached once for all its completions. Each of them has its own slots for new tokens, and for an image that
  * the prompt ends with. */
 static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_options *o)
 {
