@@ -28,6 +28,15 @@ for name in llama_nf4 gpt2_fp4 mistral_int8; do
     expect "$name: the tokens of the decoded weights" cmp "$tmp/$name.txt" "$tmp/${name}_decoded.txt"
     ends "$name: planned" 0 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.path=$hf/$name model.tokenizer=bytes
 done
+cp -r $hf/mistral_int8 "$tmp/turing"
+python3 - "$tmp/turing/model.safetensors" <<'PY'
+import json, sys
+with open(sys.argv[1], "r+b") as f:
+    n = int.from_bytes(f.read(8), "little")
+    f.seek(8 + n + json.loads(f.read(n))["model.layers.0.self_attn.q_proj.weight_format"]["data_offsets"][0])
+    f.write(bytes([2]))
+PY
+ends_saying "codes in the order of a GPU's" 65 'q_proj.weight_format`: expected 0, codes in rows, found 2' run 0 ./dtrain-convert "$tmp/turing" "$tmp/rows" --to hf
 full_only
 
 # ---- a base in nf4 ------------------------------------------------------------------------------------------------------------------------------
