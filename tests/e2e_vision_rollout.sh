@@ -149,6 +149,9 @@ for case in "data distill.lmbda=0 data.train=$tmp/records.h5" "own distill.lmbda
     of_distill 3 "d-${case%% *}-3" ${case#* } zero.stage=3
     expect "the same bits on three ranks" same_model "$(newest "d-${case%% *}")" "$(newest "d-${case%% *}-3")"
 done
+of_distill 1 d-mixed distill.lmbda=0.5 data.train="$tmp/records.h5" vision.train=projector,llm
+of_distill 2 d-mixed-2 distill.lmbda=0.5 data.train="$tmp/records.h5" vision.train=projector,llm vision.feature_cache="$tmp/features"
+expect "data and own answers with cached features: the same bits" same_model "$(newest d-mixed)" "$(newest d-mixed-2)"
 expect "the teacher is the student: no loss at first" awk 'NR == 1 { exit !($2 < 1e-6 && $2 > -1e-6) }' <(losses d-own)
 
 # ---- reward models and programs
