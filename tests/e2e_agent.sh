@@ -191,6 +191,8 @@ broken "no observation" 'done is false, but there is no observation' 'while read
 broken "an observation that is no text" 'observation: expected a text, a list of texts, or null' 'while read -r line; do echo "{\"observation\": 3}"; done'
 broken "messages that are none" 'messages' 'while read -r line; do echo "{\"messages\": [{\"role\": \"tool\"}]}"; done'
 broken "another episode" 'episode: expected that of a turn without an answer' 'while read -r line; do echo "{\"episode\": 123456789}"; done'
+broken "an episode that is no number" 'episode: expected that of a turn without an answer' \
+    'while read -r line; do case $line in *"\"episode\":0,"*) echo "{\"episode\": \"0\"}" ;; *) echo "{}" ;; esac; done'
 broken "a reward that is no number" 'reward: expected a number from -1e30 to 1e30, or null' 'while read -r line; do echo "{\"reward\": \"1\"}"; done'
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
