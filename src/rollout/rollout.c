@@ -52,6 +52,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     DT_TRY(dt_task_open_loader(t, key, loader, &opt));
     const dt_data_info *info = dt_loader_info(*loader);
     r->prompts = *loader;
+    if (r->has_own) t->prompts = r->own;
     r->max_images = info->max_images;
     r->n_prompts = info->n_samples;
     if (!replays) return DT_OK;
