@@ -46,12 +46,18 @@ ends "on two ranks of a sequence" 0 train 2 cp model.path=tests/data/embed/start
 train 1 cp1 model.path=tests/data/embed/start batch.micro_batch_size=2
 expect "the same losses" close_losses cp1 cp 1e-4
 ends "adapters of embeddings" 0 train 2 lora-embed model.path=tests/data/embed/start lora.r=2 batch.micro_batch_size=1 lora.dropout=0.1 data.validation="$tmp/texts.h5"
+train 1 lora-whole model.path=tests/data/embed/start lora.r=2 batch.micro_batch_size=6 lora.dropout=0.1
+expect "the pass without gradients has the same dropout: the losses of whole steps" close_losses lora-whole lora-embed 1e-5
 expect "with the names of a model without a head" grep -q '"layers.0.self_attn.q_proj"' "$tmp/lora-embed/adapter/adapter_config.json"
 ends "are read again" 0 run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path=tests/data/embed/start lora.path="$tmp/lora-embed/adapter" data.train= \
     data.validation="$tmp/texts.h5" log.report_to=stdout
 expect_text "and give the same" "validation_ndcg@10 $(number lora-embed embed/validation_ndcg@10 | tail -1 | cut -c1-6)"
 ends "a wrong length" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=17
 expect_text "is refused by key" 'matryoshka_dims: expected lengths from 1 to hidden_size = 16, found 17'
+ends "a length that is no number" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=8x
+expect_text "is refused" 'matryoshka_dims: expected lengths from 1 to hidden_size = 16, found 8x'
+ends "a weight that is no number" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=8 embed.matryoshka_weights=one
+expect_text "is refused, too" 'matryoshka_weights: expected numbers from 0, found one'
 
 make_task classify run.max_steps=6 data.train="$tmp/single.h5" data.shuffle=false batch.train_batch_size=6
 expect "the loss of each first step of classifiers, to 1e-6" agree classify
