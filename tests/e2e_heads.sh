@@ -42,7 +42,7 @@ expect "planned is allocated" as_planned
 fails_alone 1 task.embed 2 train 2 alone model.path=tests/data/embed/start
 fails_alone 1 task.embed 2 train 2 alone model.path=tests/data/embed/start batch.micro_batch_size=1
 expect "sentence-transformers' files" sh -c 'cd "$1/hf" && ls modules.json 1_Pooling/config.json 2_Normalize config_sentence_transformers.json && grep -q LlamaModel config.json' sh "$tmp/trl"
-measure() { run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="tests/data/$1" data.train= data.validation="$tmp/$2.h5" run.output_dir="$tmp/measured" "${@:3}"; }
+measure() { rm -rf "$tmp/measured"; run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="tests/data/$1" data.train= data.validation="$tmp/$2.h5" run.output_dir="$tmp/measured" "${@:3}"; }
 ends "retrieval without training" 0 measure embed/start texts embed.pooling=mean
 near "MRR of the ranks that torch finds" "$(number measured embed/validation_mrr@10)" 0.04746376811594202 1e-6
 near "NDCG" "$(number measured embed/validation_ndcg@10)" 0.0865818482755721 1e-6
