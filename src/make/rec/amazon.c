@@ -23,6 +23,7 @@
 #include <time.h>
 
 enum { MOST_WORDS = 20, HISTORY = 10, FIRST_YEAR = 1996, N_SPLITS = 3 };
+static const char *const CSV[N_SPLITS] = {".train.csv", ".valid.csv", ".test.csv"}, *const ITEMS = ".item.json";
 
 typedef struct review {
     int32_t user, item;
@@ -428,15 +429,29 @@ static void put_item(const amazon *a, FILE *f, int64_t i)
     json_dumpf(json_array_get(a->features, (size_t)i), f, JSON_COMPACT);
 }
 
+static dt_err name_output(const amazon *a, const char *ending, char path[PATH_MAX])
+{
+    DT_CHECK(snprintf(path, PATH_MAX, "%s%s", a->opt->output, ending) < PATH_MAX, DT_ERR_USAGE,
+             "%s%s: the name is too long", a->opt->output, ending);
+    return dt_check_output(path, a->opt->force, a->opt->inputs, a->opt->n_inputs);
+}
+
+/* Before the dumps are read, which takes long. */
+static dt_err check_outputs(const amazon *a)
+{
+    char path[PATH_MAX];
+    for (int s = 0; s < N_SPLITS; s++) DT_TRY(name_output(a, CSV[s], path));
+    DT_TRY(name_output(a, ITEMS, path));
+    return dt_make_folder_of(path);
+}
+
 /* Write lines first .. end-1 of a file, rows or items, by way of a buffer. */
 static dt_err write_lines(const amazon *a, const char *ending, bool items, int64_t first, int64_t end)
 {
     char path[PATH_MAX], *text = NULL;
     size_t n = 0;
     dt_aside to = {0};
-    DT_CHECK((size_t)snprintf(path, sizeof path, "%s%s", a->opt->output, ending) < sizeof path, DT_ERR_USAGE,
-             "%s%s: the name is too long", a->opt->output, ending);
-    DT_TRY(dt_check_output(path, a->opt->force, a->opt->inputs, a->opt->n_inputs));
+    DT_TRY(name_output(a, ending, path));
     DT_TRY(dt_aside_open(&to, path));
     dt_err err = DT_OK;
     for (int64_t i = first; i <= end && err == DT_OK;) {
@@ -458,10 +473,9 @@ static dt_err write_lines(const amazon *a, const char *ending, bool items, int64
 
 static dt_err write_all(amazon *a)
 {
-    static const char *const endings[N_SPLITS] = {".train.csv", ".valid.csv", ".test.csv"};
     const int64_t end[N_SPLITS] = {(int64_t)((double)a->n_rows * 0.8), (int64_t)((double)a->n_rows * 0.9), a->n_rows};
-    for (int s = 0; s < N_SPLITS; s++) DT_TRY(write_lines(a, endings[s], false, s ? end[s - 1] : 0, end[s]));
-    DT_TRY(write_lines(a, ".item.json", true, 0, a->n_items));
+    for (int s = 0; s < N_SPLITS; s++) DT_TRY(write_lines(a, CSV[s], false, s ? end[s - 1] : 0, end[s]));
+    DT_TRY(write_lines(a, ITEMS, true, 0, a->n_items));
     DT_INFO("%" PRId64 " reviews of items with a title; %" PRId64 " left, of %" PRId32 " user%s and %" PRId32 " item%s",
             a->n_all, a->n_kept, a->n_users, dt_plural(a->n_users), a->n_items, dt_plural(a->n_items));
     DT_INFO("rows: %" PRId64 " train, %" PRId64 " valid, %" PRId64 " test", end[0], end[1] - end[0], end[2] - end[1]);
@@ -480,6 +494,7 @@ static dt_err read_features(amazon *a)
 static dt_err run(amazon *a)
 {
     DT_CHECK(a->titles && a->users && a->numbers, DT_ERR_MEMORY, "out of memory");
+    DT_TRY(check_outputs(a));
     DT_TRY(read_file(a, a->opt->rec.items, take_title));
     for (int i = 0; i < a->opt->n_inputs; i++) DT_TRY(read_file(a, a->opt->inputs[i], take_review));
     DT_TRY(filter(a));
