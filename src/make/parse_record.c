@@ -157,8 +157,10 @@ static dt_err unknown_record(const json_t *record, const dt_rules *rules)
          it = json_object_iter_next((json_t *)record, it))
         n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", json_object_iter_key(it));
     if (!rules->any_kind && rules->kind == DT_DATASET_LABELS)
-        return dt_fail(DT_ERR_DATA, "expected a record with label or labels, and text, text_a and text_b, or tokens; "
-                       "found the keys: %s", keys[0] ? keys : "(none)");
+        return dt_fail(DT_ERR_DATA,
+                       "expected a record with label or labels, and text, text_a and text_b, or tokens; "
+                       "found the keys: %s",
+                       keys[0] ? keys : "(none)");
     return dt_fail(
         DT_ERR_DATA,
         "expected a record with text, messages, conversations, conversation, prompt and completion, instruction and "
