@@ -191,7 +191,7 @@ refuse() { # NAME TEXT ARGS...
     shift 2
     ends_saying "$name: exit code" 64 "$text" train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
 }
-refuse "no reward functions" 'reward_funcs: expected reward functions, found none' grpo.reward_funcs=
+refuse "no reward functions" 'reward_funcs: expected reward functions or grpo.environment, found none' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
 refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of the 3 micro-steps of an optimizer step' \

@@ -142,7 +142,7 @@ is_classifier() { # DIR CLASS HIDDEN PAD
         ! grep -aq '"lm_head.weight"' "$tmp/$1/hf/model.safetensors"
 }
 expect "the export is a classifier with one label" is_classifier polite LlamaForSequenceClassification 32 null
-expect_text "a missing padding token is reported" 'reward model has no pad_token_id'
+expect_text "a missing padding token is reported" 'exported model has no pad_token_id'
 # The best by accuracy: the first that has the greatest.
 as_trl 2 best data.validation="$tmp/polite-valid.h5" data.validation_steps=2 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.export=hf \
     checkpoint.metric_for_best_model=rm/validation_accuracy data.train="$tmp/polite.h5" batch.micro_batch_size=2 rm.center_rewards_coefficient=0

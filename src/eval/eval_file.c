@@ -264,6 +264,8 @@ static dt_err read_file(dt_evals *e, const char *item)
     char path[PATH_MAX];
     reading r = {.e = e, .file = path, .first = e->n_benches};
     find_file(item, path, &r.only);
+    DT_CHECK(dt_is_file(path), DT_ERR_USAGE, "%s: expected a file, or a name in input/eval without .ini, found neither",
+             path);
     DT_TRY(dt_has_ending(path, ".jsonl") || dt_has_ending(path, ".json") ? dt_records_read(path, take_record, &r)
                                                                          : read_ini(&r));
     DT_CHECK(e->n_benches > r.first, DT_ERR_USAGE, "%s: expected a section%s%s%s, found none", path,

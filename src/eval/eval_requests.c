@@ -110,7 +110,8 @@ static dt_err add_prompt(dt_evals *e, eval_bench *b, const eval_doc *doc, const 
     DT_TRY(encode(e, prompt, strlen(prompt), "", true, &e->ids));
     const int64_t n = (int64_t)e->ids.n - at, kept = dt_min_i64(n, most);
     if (most <= 0)
-        return eval_fail(b, EVAL_max_gen_toks, "expected less than eval.max_length = %d, found %d", e->max_length,
+        return eval_fail(b, EVAL_max_gen_toks,
+                         "expected less than eval.max_length = %d, found %d; lower eval.max_gen_toks", e->max_length,
                          b->max_new);
     if (n == 0) return eval_doc_fail(b, EVAL_doc_to_text, doc, "expected a text, found one without tokens");
     for (int i = 0; i < b->n_repeats; i++) DT_TRY(add_request(b, at + n - kept, kept, 0));

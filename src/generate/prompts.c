@@ -179,7 +179,8 @@ static dt_err encode_answer(dt_ids *p, const location *at, const json_t *prompt,
     DT_CHECK(
         json_is_string(prompt) && json_is_string(answer), DT_ERR_DATA,
         "%s: expected an object with \"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of "
-        "messages), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers)",
+        "messages), \"messages\" (a list of roles and contents) or \"ids\" (a list of integers); for a classifier or "
+        "embeddings, with \"text\", or \"text_a\" and \"text_b\"",
         where(at, head, sizeof head));
     DT_CHECK(r->encoder, DT_ERR_USAGE, "texts need a tokenizer; choose one with --tokenizer");
     dt_wrap wrap;

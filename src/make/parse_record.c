@@ -149,13 +149,18 @@ static const char *advice(const json_t *record)
     return "";
 }
 
-static dt_err unknown_record(const json_t *record)
+static dt_err unknown_record(const json_t *record, const dt_rules *rules)
 {
     char keys[200] = "";
     size_t n = 0;
     for (void *it = json_object_iter((json_t *)record); it && n < sizeof keys;
          it = json_object_iter_next((json_t *)record, it))
         n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", json_object_iter_key(it));
+    if (!rules->any_kind && rules->kind == DT_DATASET_LABELS)
+        return dt_fail(DT_ERR_DATA,
+                       "expected a record with label or labels, and text, text_a and text_b, or tokens; "
+                       "found the keys: %s",
+                       keys[0] ? keys : "(none)");
     return dt_fail(
         DT_ERR_DATA,
         "expected a record with text, messages, conversations, conversation, prompt and completion, instruction and "
@@ -198,7 +203,7 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
     *kind = dt_record_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
     if (any) DT_TRY(check_both_sides(json));
-    return kinds[*kind]->is(json, false) ? DT_OK : unknown_record(json);
+    return kinds[*kind]->is(json, false) ? DT_OK : unknown_record(json, rules);
 }
 
 static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)

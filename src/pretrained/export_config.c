@@ -85,7 +85,7 @@ static void set_pad(json_t *root, const char *name)
     const json_int_t pad = choose_pad(root, info, name && strcmp(name, "bytes") == 0);
     json_object_set_new(root, "pad_token_id", pad >= 0 ? json_integer(pad) : json_null());
     if (pad < 0)
-        DT_WARN("the exported reward model has no pad_token_id, because every known special token ends texts; "
+        DT_WARN("the exported model has no pad_token_id, because every known special token ends texts; "
                 "transformers can score only one text at a time with it");
     dt_tokenizer_close(tokenizer);
 }

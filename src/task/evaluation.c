@@ -18,7 +18,9 @@ static void check(dt_task *t)
     const dt_dataset_kind kind = *t->cfg->eval_tasks ? DT_N_DATASET_KINDS : dt_data_kind(t->cfg->data_validation);
     if (kind == DT_DATASET_LABELS) t->ops = &classify_evaluation;
     if (kind == DT_DATASET_TEXTS) t->ops = &embed_evaluation;
-    if (!*t->cfg->eval_tasks) dt_task_need_data(t, "validation", t->cfg->data_validation);
+    if (!*t->cfg->eval_tasks)
+        dt_task_need(t, "data", "validation", t->cfg->data_validation,
+                     "dataset files (create them with dtrain-data), or benchmarks in eval.tasks");
     dt_task_need(t, "model", "path", t->cfg->model_path, "a model to evaluate");
 }
 

@@ -77,6 +77,13 @@ static void report_turns(const dt_field_counts *c)
                 without, c->first_odd);
 }
 
+static bool has_labels(const dt_field_counts *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->field[i].name, "label") == 0 || strcmp(c->field[i].name, "labels") == 0) return true;
+    return false;
+}
+
 static void report_ignored(const dt_make_stats *s)
 {
     enum { MAX_NAMES = 20 }; /* maximum number of listed names */
@@ -103,7 +110,8 @@ static void report_ignored(const dt_make_stats *s)
     for (int i = 0; i < c.n && i < MAX_NAMES; i++)
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%s (%" PRId64 ")", i ? ", " : "", c.field[i].name,
                       c.field[i].n);
-    DT_INFO("ignored fields: %s%s", list, c.n > MAX_NAMES ? ", and others" : "");
+    DT_INFO("ignored fields: %s%s%s", list, c.n > MAX_NAMES ? ", and others" : "",
+            s->kind == DT_DATASET_TOKENS && has_labels(&c) ? "; for a classifier, use --kind labels" : "");
 }
 
 static void report_pairs(const dt_make_stats *s)

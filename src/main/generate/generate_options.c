@@ -135,11 +135,12 @@ static const tool_row rows[] = {
     {"score", "MODEL", TO(score),
      "score each prompt and its continuation with a reward model (a directory, a checkpoint, a run's output_dir). "
      "--jsonl stores the score as \"reward\". The summary reports the mean and the share of scores above 0, which for "
-     "a harmlessness model is the safety rate"},
+     "a harmlessness model is the safety rate. With --answers, MODEL may also be a classifier or a model of "
+     "embeddings: --jsonl stores \"predicted\" or \"value\", or \"embedding\""},
     {"answers", "FILE", TO(answers),
      "score these answers, and generate nothing; - for standard input. JSON objects, one per line or in an array, with "
      "\"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of messages), with \"messages\", with "
-     "\"ids\", or as written by --jsonl"},
+     "\"ids\", or as written by --jsonl; for classifiers and embeddings with \"text\", or \"text_a\" and \"text_b\""},
     {HEADING("Distillation")},
     {"top-logprobs", "K", TO(top_logprobs),
      "generate nothing; write the K most probable tokens at each target of --data, with their log-probabilities, to "

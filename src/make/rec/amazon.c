@@ -476,7 +476,7 @@ static dt_err check_outputs(const dt_make_options *opt)
         DT_TRY(dt_check_output(path, opt->force, opt->inputs, opt->n_inputs));
         DT_TRY(dt_check_output(path, true, &opt->rec.items, 1));
     }
-    return DT_OK;
+    return dt_make_folder_of(path);
 }
 
 /* Write lines first .. end-1 of a file, rows or items, by way of a buffer. */

@@ -30,7 +30,8 @@ static void open_functions(grpo *g, dt_task *t)
     const dt_config *cfg = t->cfg;
     const bool is_refused = *cfg->grpo_rollouts && g->rollout && dt_rollout_n_prompts(g->rollout) == 0; /* reported */
     if (*cfg->grpo_environment && !*cfg->grpo_reward_funcs) return;
-    if (!is_refused) dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions");
+    if (!is_refused)
+        dt_task_need(t, "grpo", "reward_funcs", cfg->grpo_reward_funcs, "reward functions or grpo.environment");
     g->rewards = dt_rewards_open(t, "grpo", "", cfg->grpo_reward_funcs, cfg->grpo_reward_weights, g->items.catalogue);
     if (!g->rewards) return;
     g->n_given = dt_rewards_n(g->rewards);
