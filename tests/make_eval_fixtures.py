@@ -188,8 +188,10 @@ def write_answers():
                                    {"name": "flexible", "regex_pattern": "(-?[$0-9.,]{2,})|(-?[0-9]+)", "group_select": -1}]),
              "regexes_to_ignore": json.dumps([",", "\\$", "(?s).*#### ", "\\.$"]), "ignore_case": "true"}
     sets = [gsm8k, {}, {"ignore_case": "true", "ignore_punctuation": "true"}, {"ignore_numbers": "true"},
-            {"filter": json.dumps([{"name": "x", "regex_pattern": "[0-9.]+"}])}]
-    (here / "answers.json").write_text(json.dumps({"math": [math() for _ in range(400)], "boxed": [boxed() for _ in range(150)],
+            {"filter": json.dumps([{"name": "x", "regex_pattern": "[0-9.]+"}])},
+            {"filter": json.dumps([{"name": "x", "regex_pattern": "(x*)([0-9]+)"}]), "regexes_to_ignore": json.dumps(["(?s).*#### "])}]
+    units = [[a, b, bool(utils.is_equiv(a, b))] for a, b in [("5\\text{ m}", "5"), ("5\\text{ m}\\text{ m}", "5"), ("\\sqrt", "\\sqrt"), (" \\sqrt", "\\sqrt")]]
+    (here / "answers.json").write_text(json.dumps({"math": [math() for _ in range(400)] + units, "boxed": [boxed() for _ in range(150)],
                                                    "text": [texts(keys, 80) for keys in sets]}, separators=(",", ":")) + "\n")
 
 
