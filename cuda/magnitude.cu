@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int q = 0; q < ROWS; q++) sum[q] = fmaf(v[q], v[q], sum[q]);
     }
     for (int q = 0; q < ROWS; q++) {
-        const float length = sqrtf(block_sum(sum[q]));
+        const float found = sqrtf(block_sum(sum[q])), length = found > 0 ? found : 1;
         if (threadIdx.x != 0 || first + q >= d.n_out) continue;
         put(factor, out_dt, first + q, to_float(magnitude[first + q]) / length);
         put(inverse, out_dt, first + q, 1.0f / length);

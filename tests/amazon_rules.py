@@ -27,8 +27,8 @@ def make():
     with open(folder / "meta.json", "w") as f:
         for i in range(90):
             title = " ".join(r.choices(words, k=r.choice([1, 2, 3, 6, 25] if not new else [0, 1, 4])))
-            title = {7: "<span id=x>", 8: "&quot;quoted&quot;", 9: "x"}.get(i, title)
-            m = {"parent_asin" if new else "asin": f"B{i:03}", "title": title, "description": [f"<p>No. {i}</p>", "a  &lt; b &#233;"]}
+            title = {7: "<span id=x>", 8: "&quot;quoted&quot;", 9: "x", 11: "Tom &#146;n&#x92; Jerry&#0;"}.get(i, title)
+            m = {"parent_asin" if new else "asin": f"B{i:03}", "title": title, "description": [f"<p>No. {i}</p>", "a  &lt; b &#233; 5&#150;7 R&amp;amp;D <"]}
             m |= {"store": "Shop", "categories": ["All", "Things"]} if new else {"brand": "by\nShop", "category": ["All", "Things", "<span>x</span>"]}
             if i == 10:
                 del m["title"]
@@ -42,7 +42,7 @@ def make():
 
 
 def clean(text):
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text))).strip()
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)).replace("&quot;", '"').replace("&amp;", "&")).strip()
 
 
 def titles():
@@ -98,7 +98,7 @@ def compare(prefix, *how):
     title, rows, n_reviews, n_users = select(how[0], how[1], int(how[2]))
     items = json.load(open(prefix + ".item.json"))
     assert [items[str(i)]["title"] for i in range(len(items))] == title, "titles"
-    assert all(i["description"][1] == "a < b \u00e9" and i["categories"] == ["All", "Things"] and i["brand"] == ["Shop"] for i in items.values())
+    assert all(i["description"][1] == "a < b \u00e9 5\u20137 R&D <" and i["categories"] == ["All", "Things"] and i["brand"] == ["Shop"] for i in items.values())
     for split, want in rows.items():
         found = list(csv.DictReader(open(f"{prefix}.{split}.csv", newline="")))
         assert [(r["user_id"], ast.literal_eval(r["history_item_id"]), int(r["item_id"])) for r in found] == [w[1:] for w in want], split

@@ -124,7 +124,7 @@ train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation: the same bits" same_model "$(newest bits1)" "$(newest halves)"
 train 2 replayed "${all[@]}" grpo.environment= grpo.rollouts="$tmp/bits1/rollouts.jsonl" data.train= data.shuffle=false log.rollouts=false
 expect "replayed: the same bits" same_model "$(newest bits1)" "$(newest replayed)"
-expect_not "nothing is wrong in this" grep -q 'warning: .*environment' "$out"
+expect "nothing is wrong in this" sh -c "! grep -q 'warning: .*environment' '$out'"
 
 # Answers may come late, and in another order.
 cat >"$tmp/late.py" <<'PY'
@@ -148,6 +148,35 @@ for layout in "1 0" "2 3"; do
     rm -rf "$tmp/late"
 done
 
+# Rewards of turns are added, unread calls have failed, and later turns begin without thoughts if the prompt does.
+cat >"$tmp/off.jinja" <<'JINJA'
+{%- for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}{% for c in m.tool_calls or [] %}": {{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}
+{%- endfor %}{{ eos_token }}{% else %}{{ m.content + "\n" }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'no:' if enable_thinking is defined and not enable_thinking }}{% endif %}
+JINJA
+data --kind prompts --no-think --template "$tmp/off.jinja" -o "$tmp/off.h5" "$tmp/prompts.jsonl"
+cat >"$tmp/counts.py" <<'PY'
+import json, sys
+for line in sys.stdin:
+    t = json.loads(line)
+    n = len(t["tool_calls"]) + t["unread_calls"]
+    with open(sys.argv[1], "a") as f:
+        print(json.dumps([n, t["unread_calls"] + n // 2, t["unread_calls"]]), file=f)
+    print(json.dumps({"reward": 0.25, "failures": n // 2} | ({} if t["last"] or t["turn"] == 3 else {"observation": "1"})), flush=True)
+PY
+train 1 counts "${all[@]}" data.train="$tmp/off.h5" grpo.environment="command:python3 $tmp/counts.py $tmp/counted" run.max_steps=1 grpo.temperature=1.3
+expect "rewards, failures and later turns without thoughts" python3 - "$tmp/counts" "$tmp/counted" <<'PY'
+import json, sys
+n_later = 0
+for line in map(json.loads, open(sys.argv[1] + "/rollouts.jsonl")):
+    for ids, mask, reward in zip(line["completion_ids"], line["tool_mask"], line["rewards"]):
+        begins = [i for i, m in enumerate(mask) if i and m and not mask[i - 1]]
+        assert reward == [0.25 * (1 + len(begins))], (reward, mask)
+        assert all(bytes(ids[i - 3:i]) == b"no:" for i in begins), ids
+        n_later += len(begins)
+n, n_failed, n_unread = (sum(x) for x in zip(*map(json.loads, open(sys.argv[2]))))
+metrics = json.loads(open(sys.argv[1] + "/metrics.jsonl").readline())
+assert n_later > 10 and n_unread > 0 and abs(metrics["grpo/tools/failure_frequency"] - n_failed / n) < 1e-6, (n_later, n, n_failed, n_unread, metrics)
+PY
 
 # Limits, other objectives, LoRA.
 train 1 one "${all[@]}" grpo.max_tool_calling_iterations=1
@@ -191,6 +220,8 @@ broken "no observation" 'done is false, but there is no observation' 'while read
 broken "an observation that is no text" 'observation: expected a text, a list of texts, or null' 'while read -r line; do echo "{\"observation\": 3}"; done'
 broken "messages that are none" 'messages' 'while read -r line; do echo "{\"messages\": [{\"role\": \"tool\"}]}"; done'
 broken "another episode" 'episode: expected that of a turn without an answer' 'while read -r line; do echo "{\"episode\": 123456789}"; done'
+broken "an episode that is no number" 'episode: expected that of a turn without an answer' \
+    'while read -r line; do case $line in *"\"episode\":0,"*) echo "{\"episode\": \"0\"}" ;; *) echo "{}" ;; esac; done'
 broken "a reward that is no number" 'reward: expected a number from -1e30 to 1e30, or null' 'while read -r line; do echo "{\"reward\": \"1\"}"; done'
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2

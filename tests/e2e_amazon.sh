@@ -48,14 +48,24 @@ amazon="./dtrain-data --format amazon --items $tmp/2018/meta.json -o $tmp/bad"
 echo '{"asin": "B001"}' >"$tmp/short.json"
 ends "a record without user" 65 run 0 $amazon "$tmp/short.json"
 expect_text "is named" 'short.json:1: expected a review with reviewerID, asin and unixReviewTime'
+for time in '""' 1e300 '"12x"' null; do
+    echo '{"reviewerID": "U", "asin": "B001", "unixReviewTime": '"$time"'}' >"$tmp/time.json"
+    ends_saying "the time $time" 65 'time.json:1: expected a review with' run 0 $amazon "$tmp/time.json"
+done
 ends "malformed records can be skipped" 0 run 0 $amazon --skip-bad "$tmp/short.json" "$tmp/2018/reviews.json"
 expect_text "and are counted" 'skipped 1 malformed record$'
 ends "existing files" 64 run 0 $amazon "$tmp/2018/reviews.json"
 expect_text "are not replaced" 'bad.train.csv'
+touch "$tmp/late.item.json"
+ends_saying "an existing file of items" 64 'late.item.json: exists' run 0 $amazon -o "$tmp/late" "$tmp/2018/reviews.json"
+expect "is reported before others are written" [ ! -e "$tmp/late.train.csv" ]
+cp "$tmp/2018/meta.json" "$tmp/self.item.json"
+ends_saying "the dump of the items" 64 'self.item.json: is an input' run 0 $amazon --items "$tmp/self.item.json" -o "$tmp/self" --force "$tmp/2018/reviews.json"
 ends "too high a limit" 65 run 0 $amazon --force --k-core 5000 "$tmp/2018/reviews.json"
 expect_text "is reported" 'no user and item has 5000 reviews in this period; lower --k-core'
 ends "a month" 64 run 0 $amazon --force --from 2016-13 "$tmp/2018/reviews.json"
 expect_text "has a form" '\-\-from: expected a month such as 2016-10, found 2016-13'
+ends_saying "a month with a blank" 64 '\-\-from: expected a month' run 0 $amazon --force --from ' 2016-10' "$tmp/2018/reviews.json"
 ends "no items" 64 run 0 ./dtrain-data --format amazon -o "$tmp/bad" --force "$tmp/2018/reviews.json"
 expect_text "are asked for" 'expected the dump of the items'
 ends "another format" 64 run 0 ./dtrain-data --k-core 3 -o "$tmp/bad.h5" "$tmp/2018/reviews.json"

@@ -28,6 +28,15 @@ for name in llama_nf4 gpt2_fp4 mistral_int8; do
     expect "$name: the tokens of the decoded weights" cmp "$tmp/$name.txt" "$tmp/${name}_decoded.txt"
     ends "$name: planned" 0 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.path=$hf/$name model.tokenizer=bytes
 done
+cp -r $hf/mistral_int8 "$tmp/turing"
+python3 - "$tmp/turing/model.safetensors" <<'PY'
+import json, sys
+with open(sys.argv[1], "r+b") as f:
+    n = int.from_bytes(f.read(8), "little")
+    f.seek(8 + n + json.loads(f.read(n))["model.layers.0.self_attn.q_proj.weight_format"]["data_offsets"][0])
+    f.write(bytes([2]))
+PY
+ends_saying "codes in the order of a GPU's" 65 'q_proj.weight_format`: expected 0, codes in rows, found 2' run 0 ./dtrain-convert "$tmp/turing" "$tmp/rows" --to hf
 full_only
 
 # ---- a base in nf4 ------------------------------------------------------------------------------------------------------------------------------
@@ -58,6 +67,33 @@ for layout in "1 1" "2 0" "2 2" "3 3"; do
 done
 nf4 1 again gpt2_fp4 run.max_steps=1
 expect_text "another form is quantised again" "4 matrices of bitsandbytes are decoded and quantised again"
+for sizes in "128 256" "64 512"; do # larger blocks, larger groups: every other scale remains
+    cp -r $hf/llama_nf4 "$tmp/${sizes/ /x}"
+    python3 - "$tmp/${sizes/ /x}/model.safetensors" $sizes <<'PY'
+import json, sys
+path, block, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+file = open(path, "rb").read()
+n = int.from_bytes(file[:8], "little")
+head, data = json.loads(file[8:8 + n]), b""
+for name, t in head.items():
+    if name == "__metadata__":
+        continue
+    values = file[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]
+    if ".quant_state." in name:
+        values = json.dumps(json.loads(values) | {"blocksize": block, "nested_blocksize": group}).encode()
+        t["shape"] = [len(values)]
+    elif name.endswith("nested_absmax" if group > 256 else "absmax"):
+        size = 4 if t["dtype"] == "F32" else 1
+        t["shape"] = [(t["shape"][0] + 1) // 2]
+        values = values[:t["shape"][0] * size]
+    t["data_offsets"] = [len(data), len(data) + len(values)]
+    data += values
+head = json.dumps(head).encode()
+open(path, "wb").write(len(head).to_bytes(8, "little") + head + data)
+PY
+    ends "blocks and groups of $sizes" 0 train 1 "again${sizes/ /x}" model.path="$tmp/${sizes/ /x}" model.tokenizer=bytes lora.r=4 lora.base_quantization=nf4 run.max_steps=1
+    expect_text "are quantised again" "7 matrices of bitsandbytes are decoded and quantised again"
+done
 
 # a checkpoint that omits the base: resumed, converted, and refused if the base changes
 cp -r $hf/llama_nf4 "$tmp/base"

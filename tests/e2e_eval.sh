@@ -48,7 +48,7 @@ doc_to_choice = ["red", "blue", "green", "white"]
 doc_to_target = answer
 metrics = acc, acc_norm, hits@1, mrr, ndcg@3
 
-[says]
+[says_which_colour_belongs_to_the_name_of_a_person]
 output_type = generate_until
 files = test.jsonl
 doc_to_text = {{name}} likes
@@ -72,7 +72,7 @@ best=$(echo "$accuracy" | awk '$1 > m { m = $1; at = NR * 25 } END { print at }'
 is "hits@1 is the accuracy" "$(number b eval/likes/hits@1 | grep -v null)" "$accuracy"
 expect "the right choice comes first" test "$(number b eval/likes/mrr | tail -1) $(number b eval/likes/ndcg@3 | tail -1)" = "1 1"
 is "the best checkpoint follows it" "$(cat "$tmp/b/checkpoints/best")" "$(printf 'step-%08d.h5' "$best")"
-expect "sampled texts become right" above b eval/says/pass@2 0.9
+expect "sampled texts become right" above b eval/says_which_colour_belongs_to_the_name_of_a_person/pass@2 0.9
 expect_text "the table at the end" "^likes +0 +8 +acc +1.0000 +0.0000"
 DTRAIN_FAULT=step.begin:0:31:stop start 2 c "${keys[@]}" zero.stage=3
 stop_at c 1 USR1
@@ -87,7 +87,7 @@ cat >"$tmp/likes/judge.ini" <<'INI'
 [judged]
 output_type = generate_until
 files = test.jsonl
-doc_to_text = {{name}} likes
+doc_to_text = ['{{name}}']
 doc_to_target = {{ [' red', ' blue', ' green', ' white'][answer] }}
 max_gen_toks = 8
 temperature = 1
@@ -109,7 +109,7 @@ scores = [q["judge"] for line in lines for q in line["requests"]]
 with open(tmp + "/answers.jsonl", "w") as f:
     for line in lines:
         for q in line["requests"]:
-            f.write(json.dumps({"prompt": docs[line["doc"]] + " likes", "answer": q["text"]}) + "\n")
+            f.write(json.dumps({"prompt": "['" + docs[line["doc"]] + "']", "answer": q["text"]}) + "\n")
 print(" ".join("%.6f" % x for x in (sum(a > 0 for a, b in scores) / len(scores), sum((a > b) + (a == b) / 2 for a, b in scores) / len(scores),
                                     sum(a for a, b in scores) / len(scores))))
 PY
@@ -136,6 +136,9 @@ refused "an index out of range" 65 "e.ini:5: \[b\] doc_to_target: expected the i
 refused "another number of choices" 65 "e.ini:6: \[b\] doc_to_choice: expected n_choices = 3 choices, found 4" "$mc" "$ok" "$ask" "$answer" "$pick" "n_choices = 3"
 refused "an empty document" 65 "e.ini:4: \[b\] doc_to_target: expected a text, found an empty one.*test.jsonl:1" "output_type = loglikelihood_rolling" "$ok" "doc_to_target = {{''}}{#-#}"
 refused "an unknown metric" 64 "e.ini:6: \[b\] metrics: expected metrics among acc, .*found 'f2'" "$mc" "$ok" "$ask" "$pick" "metrics = f2" "$answer"
+refused "a metric twice" 64 "e.ini:6: \[b\] metrics: expected different metrics and filters, found eval/b/acc twice" "$mc" "$ok" "$ask" "$pick" "metrics = acc, acc" "$answer"
+refused "a name with a slash" 64 "e.ini:3: \[a/b\]: expected a name without /" "[a/b]" "$mc"
+refused "an unknown process" 64 "e.ini:4: \[b\] process_docs: expected '' or 'math', found 'maths'" "$mc" "$ok" "process_docs = maths" "$ask" "$pick" "$answer"
 refused "no examples" 64 "e.ini:2: \[b\] fewshot_files: expected the files of the examples" "$mc" "$ok" "$ask" "$pick" "num_fewshot = 2" "$answer"
 refused "generation with divided tokens" 64 "mesh.cp: expected 1, found 2: the benchmark b generates texts" "output_type = generate_until" "$ok" "$ask" "$answer" -- mesh.cp=2
 refused "a text of all positions" 64 "e.ini:6: \[b\] max_gen_toks: expected less than eval.max_length = 256, found 256" "output_type = generate_until" "$ok" "$ask" "$answer" "max_gen_toks = 256"

@@ -42,16 +42,27 @@ expect "planned is allocated" as_planned
 fails_alone 1 task.embed 2 train 2 alone model.path=tests/data/embed/start
 fails_alone 1 task.embed 2 train 2 alone model.path=tests/data/embed/start batch.micro_batch_size=1
 expect "sentence-transformers' files" sh -c 'cd "$1/hf" && ls modules.json 1_Pooling/config.json 2_Normalize config_sentence_transformers.json && grep -q LlamaModel config.json' sh "$tmp/trl"
+measure() { rm -rf "$tmp/measured"; run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="tests/data/$1" data.train= data.validation="$tmp/$2.h5" run.output_dir="$tmp/measured" "${@:3}"; }
+ends "retrieval without training" 0 measure embed/start texts embed.pooling=mean
+near "MRR of the ranks that torch finds" "$(number measured embed/validation_mrr@10)" 0.04746376811594202 1e-6
+near "NDCG" "$(number measured embed/validation_ndcg@10)" 0.0865818482755721 1e-6
+near "recall" "$(number measured embed/validation_recall@5)" 0.13043478260869565 1e-6
 ends "on two ranks of a sequence" 0 train 2 cp model.path=tests/data/embed/start mesh.cp=2 batch.micro_batch_size=2
 train 1 cp1 model.path=tests/data/embed/start batch.micro_batch_size=2
 expect "the same losses" close_losses cp1 cp 1e-4
 ends "adapters of embeddings" 0 train 2 lora-embed model.path=tests/data/embed/start lora.r=2 batch.micro_batch_size=1 lora.dropout=0.1 data.validation="$tmp/texts.h5"
+train 1 lora-whole model.path=tests/data/embed/start lora.r=2 batch.micro_batch_size=6 lora.dropout=0.1
+expect "the pass without gradients has the same dropout: the losses of whole steps" close_losses lora-whole lora-embed 1e-5
 expect "with the names of a model without a head" grep -q '"layers.0.self_attn.q_proj"' "$tmp/lora-embed/adapter/adapter_config.json"
 ends "are read again" 0 run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path=tests/data/embed/start lora.path="$tmp/lora-embed/adapter" data.train= \
     data.validation="$tmp/texts.h5" log.report_to=stdout
 expect_text "and give the same" "validation_ndcg@10 $(number lora-embed embed/validation_ndcg@10 | tail -1 | cut -c1-6)"
 ends "a wrong length" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=17
 expect_text "is refused by key" 'matryoshka_dims: expected lengths from 1 to hidden_size = 16, found 17'
+ends "a length that is no number" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=8x
+expect_text "is refused" 'matryoshka_dims: expected lengths from 1 to hidden_size = 16, found 8x'
+ends "a weight that is no number" 64 train 1 lengths model.path=tests/data/embed/start embed.matryoshka_dims=8 embed.matryoshka_weights=one
+expect_text "is refused, too" 'matryoshka_weights: expected numbers from 0, found one'
 
 make_task classify run.max_steps=6 data.train="$tmp/single.h5" data.shuffle=false batch.train_batch_size=6
 expect "the loss of each first step of classifiers, to 1e-6" agree classify
@@ -65,6 +76,12 @@ done
 bits 2 half "${keys[@]}" run.max_steps=2
 bits 3 half "${keys[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest words10)" "$(newest half)"
+for case in "sequence single 0.183908046 0.347826087" "sequence multi 0.483615648 0.5" "words tokens 0.186513087 0.215909091"; do
+    set -- $case
+    ends "$2 without training" 0 measure "classify/$1" "$2"
+    near "F1 of scikit-learn, macro" "$(number measured classify/validation_f1_macro)" "$3" 1e-6
+    near "and micro" "$(number measured classify/validation_f1_micro)" "$4" 1e-6
+done
 ends "a new head learns" 0 train 2 labels run.max_steps=40 data.validation="$tmp/single.h5" log.report_to="stdout, jsonl" checkpoint.export=hf model.tokenizer=bytes
 expect "the labels of the data" above labels classify/validation_f1_macro 0.95
 expect "planned is allocated" as_planned

@@ -40,7 +40,7 @@ answers() { # NAME STATUS PATH BODY REGEX [CURL-ARGUMENTS]
     if [ "$status" = "$want" ]; then expect_text "$name" "$regex"; else not_ok "$name" "status $status, expected $want"; fi
 }
 
-start 0 "$m"
+start 0 "$m/"
 ./dtrain-generate "$m" --prompt "In the beginning" --greedy --max-new-tokens 12 --jsonl --logprobs --threads 1 >"$tmp/expected" 2>/dev/null
 ask /v1/completions '{"prompt":"In the beginning","max_tokens":12,"temperature":0,"logprobs":1}'
 is the_text_is_that_of_dtrain_generate "$(field text "$out")" "$(field text "$tmp/expected")"
@@ -52,6 +52,8 @@ answers a_conversation 200 /v1/chat/completions '{"messages":[{"role":"user","co
 answers log_probabilities_of_a_prompt 200 /v1/completions '{"prompt":"abc","max_tokens":0,"echo":true,"logprobs":1}' '"text":"abc","logprobs":\{"tokens":\["a","b","c"\],"token_logprobs":\[null,-[0-9.]*,-[0-9.]*\]'
 answers an_unknown_field_is_named 400 /v1/completions '{"prompt":"a","x":1}' "unknown field 'x'"
 answers what_is_no_json 400 /v1/completions '{"prompt"' '"type":"invalid_request_error"'
+answers nothing 400 /v1/completions '' 'expected a JSON object, found nothing'
+answers the_name_in_a_path 200 /v1/completions '{"prompt":"a","max_tokens":1,"model":"run"}' '"text"'
 answers an_unknown_path 404 /v1/embeddings '{}' '"error"'
 stop TERM
 expect_exit a_signal_ends_the_server 0
@@ -94,18 +96,18 @@ stop USR1
 expect_exit a_server_with_images_ends 0
 
 # keys and limits
-printf 'first\n\nsecond key\n' >"$tmp/keys"
+printf 'first\r\n \nsecond key \n\tthird' >"$tmp/keys"
 chmod 600 "$tmp/keys"
 start 0 "$m" --api-key-file "$tmp/keys" --max-body 1K --max-queue 2 --batch-size 1 --max-new-tokens 20
 answers no_key 401 /v1/completions '{"prompt":"a"}' invalid_api_key
 answers another_key 401 /v1/completions '{"prompt":"a"}' invalid_api_key -H 'Authorization: Bearer firs'
-answers an_empty_key 401 /v1/completions '{"prompt":"a"}' invalid_api_key -H 'Authorization: Bearer '
-answers a_key 200 /v1/completions '{"prompt":"a"}' '"object":"text_completion"' -H 'Authorization: Bearer second key'
+for none in '' ' '; do answers "an_empty_key'$none'" 401 /v1/completions '{"prompt":"a"}' invalid_api_key -H "Authorization: Bearer $none"; done
+for key in first 'second key' third; do answers "a_key,_$key" 200 /v1/completions '{"prompt":"a"}' '"object":"text_completion"' -H "Authorization: Bearer $key"; done
 key='Authorization: Bearer first'
 is health_needs_no_key "$(curl -s "$url/health")" '{"status":"ok"}'
 is metrics_need_one "$(curl -s -o "$out" -w '%{http_code}' "$url/metrics")" 401
 curl -s -H "$key" "$url/metrics" >"$out"
-expect_text metrics_have_counts '^dtrain_serve_answers_total\{status="4xx"\} 4$'
+expect_text metrics_have_counts '^dtrain_serve_answers_total\{status="4xx"\} 5$'
 answers a_large_body 413 /v1/completions "{\"prompt\":\"$(printf '%02000d' 0)\"}" 'too large' -H "$key"
 answers a_large_body_in_chunks 413 /v1/completions "{\"prompt\":\"$(printf '%02000d' 0)\"}" 'too large' -H "$key" -H 'Transfer-Encoding: chunked'
 answers too_many_sequences 400 /v1/completions '{"prompt":"a","n":9}' 'at most 3' -H "$key"

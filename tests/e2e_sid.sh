@@ -29,6 +29,24 @@ awk '/^epoch/ { sub(/,/, "", $4); print $4 }' "$out" >"$tmp/losses"
 expect "the loss of RQ-Kmeans+ falls" awk 'NR > 1 && $1 >= last { bad = 1 } { last = $1 } END { exit bad || NR != 3 }' "$tmp/losses"
 sid 1 --method rqvae $small --seed 43 -o "$tmp/seed"
 expect "another seed gives others" sh -c "! cmp -s '$tmp/rqvae.index.json' '$tmp/seed.index.json'"
+# Without learning the codes of kmeans+ are the nearest in the codebooks of balanced, which are the means of its items.
+sid 1 --method balanced --sinkhorn-rounds 0 -o "$tmp/again" --force
+sid 1 --method kmeans+ $plus --lr 0 --epochs 1 --batch-size 13 --sinkhorn-rounds 0 -o "$tmp/start" --force
+expect "RQ-Kmeans+ starts from balanced k-means of all items" python3 - $data/items.npy "$tmp/again.index.json" "$tmp/start.index.json" <<'PY'
+import json, re, struct, sys
+npy = open(sys.argv[1], "rb").read()
+width, head = 12, 10 + int.from_bytes(npy[8:10], "little")
+x = [struct.unpack_from(f"<{width}f", npy, at) for at in range(head, len(npy), 4 * width)]
+ours, theirs = ([[int(re.sub(r"\D", "", code)) for code in index[str(i)]] for i in range(len(x))] for index in (json.load(open(f)) for f in sys.argv[2:]))
+far = lambda r, e: sum((a - b) ** 2 for a, b in zip(r, e))
+left, seen = x, x
+for level in range(len(ours[0])):
+    items = [[r for r, sid in zip(left, ours) if sid[level] == k] for k in range(16)]
+    book = [[sum(column) / len(own) for column in zip(*own)] for own in items]
+    for r, sid in zip(seen, theirs):
+        assert far(r, book[sid[level]]) <= min(far(r, e) for e in book) + 1e-5 * far(r, [0] * width)
+    left, seen = ([[a - b for a, b in zip(r, book[sid[level]])] for r, sid in zip(rows, sids)] for rows, sids in ((left, ours), (seen, theirs)))
+PY
 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --block-size 64 -o "$tmp/h5" --distinct
 expect "of HDF5, fp64 and compressed: the same index" cmp "$tmp/kmeans.index.json" "$tmp/h5.index.json"
 expect "without items there is no info file" test ! -e "$tmp/h5.txt"

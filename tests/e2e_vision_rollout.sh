@@ -51,8 +51,13 @@ for model in hf/clip_llama grids/qwen3_vl hf/gemma3 grids/internvl hf/siglip_qwe
     ppo 2 "ppo-$name-2" ppo.rollouts="$tmp/single.jsonl" zero.stage=3
     expect "$name, ppo: on two ranks at stage 3" like "ppo-$name-2" $model ppo
 done
+of_model hf/clip_llama
 expect "and those of TRL's GRPOTrainer" like clip_llama trl
-expect "images are counted" above clip_llama images_per_second 0
+images_of() { # DIR
+    python3 -c 'import json, sys; print(round(sum(r["images_per_second"] * r["step_time"] for r in map(json.loads, open(sys.argv[1])) if "loss" in r)))' "$tmp/$1/metrics.jsonl"
+}
+train 1 fours $own $given batch.micro_batch_size=4
+is "answers of a micro-batch share the images of their prompt" "$(($(images_of fours) * 2))" "$(images_of clip_llama)"
 
 # ---- sampled
 of_model hf/clip_llama
@@ -149,6 +154,9 @@ for case in "data distill.lmbda=0 data.train=$tmp/records.h5" "own distill.lmbda
     of_distill 3 "d-${case%% *}-3" ${case#* } zero.stage=3
     expect "the same bits on three ranks" same_model "$(newest "d-${case%% *}")" "$(newest "d-${case%% *}-3")"
 done
+of_distill 1 d-mixed distill.lmbda=0.5 data.train="$tmp/records.h5" vision.train=projector,llm
+of_distill 2 d-mixed-2 distill.lmbda=0.5 data.train="$tmp/records.h5" vision.train=projector,llm vision.feature_cache="$tmp/features"
+expect "data and own answers with cached features: the same bits" same_model "$(newest d-mixed)" "$(newest d-mixed-2)"
 expect "the teacher is the student: no loss at first" awk 'NR == 1 { exit !($2 < 1e-6 && $2 > -1e-6) }' <(losses d-own)
 
 # ---- reward models and programs

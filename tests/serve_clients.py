@@ -40,6 +40,22 @@ for junk in (b"", b"\0" * 100, b"GET", b"\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", 
             pass
 assert post(small)["choices"] == expected
 
+# what a proxy may divide otherwise
+for more in ("Content-Length: 20\r\n", "Transfer-Encoding: chunked\r\n"):
+    with connect() as s:
+        s.sendall(head(5, more=more) + b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        text = b""
+        while part := s.recv(65536):
+            text += part
+    assert text.startswith(b"HTTP/1.1 400 ") and text.count(b"HTTP/1.1") == 1, text
+
+# parts of a stream have the log-probabilities of the whole answer
+body = {**small, "max_tokens": 6, "logprobs": 1}
+request = urllib.request.Request(url + "/v1/completions", json.dumps({**body, "stream": True}).encode())
+parts = [json.loads(line[6:])["choices"][0]["logprobs"] for line in urllib.request.urlopen(request) if line.startswith(b"data: {")]
+for key, whole in post(body)["choices"][0]["logprobs"].items():
+    assert sum((part[key] for part in parts), []) == whole, key
+
 # pipelined requests are answered in order
 bodies = [json.dumps({**small, "max_tokens": n}).encode() for n in (1, 2, 3)]
 with connect() as s:

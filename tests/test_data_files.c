@@ -199,7 +199,7 @@ TEST(bad_files_are_refused_with_the_reason)
         {{.leave_out = "version"}, "version"},
         {{.version = 2}, "later"},
         {{.kind = "preference"}, "chosen/tokens is missing"},
-        {{.kind = "ranking"}, "preference, prompts or unpaired"},
+        {{.kind = "ranking"}, "preference, prompts, unpaired, labels or texts"},
         {{.leave_out = "kind"}, "kind"},
         {{.leave_out = "vocab_size"}, "vocab_size"},
         {{.vocab_size = -5}, "vocab_size"},

@@ -324,8 +324,10 @@ TEST(factors_of_magnitudes)
                   b = ref_random(dt, OUT * r, 3, 1), m = ref_random(dt, OUT, 4, 1), factor = ref_new(dt, OUT),
                   inverse = ref_new(DT_F32, OUT), other = ref_new(DT_F32, OUT);
         double factors[OUT], inverses[OUT];
+        for (int64_t k = 0; k < r; k++) ref_set(&b, r + k, 0); /* row 1 is zero */
+        for (int64_t i = 0; i < n_in; i++) ref_set(&w, d.in_first ? i * ROWS + FIRST + 1 : (FIRST + 1) * n_in + i, 0);
         for (int64_t j = 0; j < OUT; j++) {
-            double sum = 0;
+            double sum = j == 1; /* a zero row counts as one of length 1 */
             for (int64_t i = 0; i < n_in; i++) {
                 double v = ref_get(&w, d.in_first ? i * ROWS + FIRST + j : (FIRST + j) * n_in + i);
                 for (int64_t k = 0; k < r; k++) v += 1.5 * ref_get(&b, j * r + k) * ref_get(&a, k * n_in + i);

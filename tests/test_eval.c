@@ -2,6 +2,7 @@
  * (tests/make_eval_fixtures.py), and Python's random numbers. */
 #include "../src/eval/eval_private.h"
 #include "cases.h"
+#include <math.h>
 
 static json_t *read_answers(void)
 {
@@ -85,6 +86,60 @@ TEST(random_numbers_are_those_of_python)
     assert_int_equal(python_random_sample(&r, 10, 10, found + 3), DT_OK);
     assert_int_equal(python_random_sample(&r, 5000, 7, found + 13), DT_OK);
     assert_memory_equal(found, want, sizeof want);
+}
+
+enum { N_DOCS = 2, N_EACH = 4, N_ALL = N_DOCS * N_EACH };
+
+/* Compute metrics of two documents with four requests each, which have the results x. */
+static void measure(eval_form form, const char *names, double *x, double *others, const double *want)
+{
+    const dt_config cfg = {0};
+    double score[N_DOCS];
+    eval_item item[N_DOCS] = {{.first = 0, .n = N_EACH, .gold = 1 << 2, .answer = 2},
+                              {.first = N_EACH, .n = N_EACH, .gold = 1 << 0, .answer = 0}};
+    eval_filter whole = {.name = NULL};
+    eval_bench b = {.name = "b",
+                    .file = "F",
+                    .form = form,
+                    .docs.n = N_DOCS,
+                    .item = item,
+                    .n_requests = N_ALL,
+                    .filter = &whole,
+                    .n_filters = 1,
+                    .n_repeats = N_EACH,
+                    .logp = x,
+                    .correct = x,
+                    .judged = x,
+                    .greedy = others,
+                    .score = score};
+    dt_sums sums = {0};
+    b.value[EVAL_metrics].text = strdup(names);
+    assert_int_equal(eval_declare(&b, &sums), DT_OK);
+    assert_int_equal(eval_compute(&b, &cfg), DT_OK);
+    for (int i = 0; i < b.n_results; i++)
+        if (fabs(b.result[i].value - want[i]) > 1e-12) fail_msg("%s: %.15g", b.result[i].name, b.result[i].value);
+    dt_sums_close(&sums);
+    free(b.value[EVAL_metrics].text), free(b.result);
+}
+
+TEST(metrics_of_ranks_of_right_choices)
+{
+    double logp[N_ALL] = {-1, -2, -3, -4, -5, -1, -2, -3}, greedy[N_ALL] = {0}; /* ranks 3 and 4 */
+    measure(EVAL_CHOICES, "mrr, hits@3, ndcg@3, acc", logp, greedy, (double[]){(1 / 3. + 1 / 4.) / 2, 0.5, 0.25, 0});
+}
+
+TEST(metrics_of_several_texts)
+{
+    double correct[N_ALL] = {0, 1, 1, 0, 1, 0, 0, 0};
+    measure(EVAL_GENERATE, "exact_match, pass@1, pass@2, pass@4", correct, NULL,
+            (double[]){0.5, (0.5 + 0.25) / 2, (5 / 6. + 0.5) / 2, 1});
+}
+
+TEST(metrics_of_scores_of_a_judge)
+{
+    double scores[2 * N_ALL] = {1, 0.5, -1, 0, 2, 2, 2, 2, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
+    measure(EVAL_GENERATE, "win_rate, safety_rate, judge_score", scores, NULL,
+            (double[]){(0.375 + 1) / 2, 0.75, (0.125 + 2) / 2});
 }
 
 int main(void) { return run_listed("eval", NULL, NULL); }

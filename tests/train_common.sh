@@ -142,13 +142,13 @@ close_losses() {
     losses "$1" >"$tmp/.a"
     losses "$2" >"$tmp/.b"
     [ -s "$tmp/.a" ] && awk -v tol="$3" 'NR == FNR { want[$1] = $2; n++; next }
-        { if (!($1 in want)) bad = 1; d = $2 - want[$1]; if (d < 0) d = -d; if (d > tol * want[$1]) { print "step", $1, $2, "and", want[$1]; bad = 1 } m++ }
+        { if (!($1 in want)) bad = 1; d = $2 - want[$1]; if (d * d > tol * tol * want[$1] * want[$1]) { print "step", $1, $2, "and", want[$1]; bad = 1 } m++ }
         END { exit bad || n != m }' "$tmp/.a" "$tmp/.b"
 }
 
 close_numbers() {
     paste -d' ' <(number "$1" "$3") <(number "$2" "$3") | awk -v tol="$4" '
-        { d = $1 - $2; if (NF != 2 || !((d < 0 ? -d : d) <= tol * $1)) { print "line", NR ":", $0; bad = 1 } } END { exit bad || !NR }'
+        { d = $1 - $2; if (NF != 2 || !(d * d <= tol * tol * $1 * $1)) { print "line", NR ":", $0; bad = 1 } } END { exit bad || !NR }'
 }
 # A line of differing values begins with their offset. Lines of checksums do not: these attributes differ wherever a bit does.
 close_weights() {

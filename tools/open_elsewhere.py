@@ -249,8 +249,11 @@ class Vllm:
 def same_as(program):
     same, off = True, 0.0
     for answer in answers:
-        ids, logprobs = program.continues(answer["prompt_ids"], answer["n_new_tokens"])
-        same &= ids == answer["ids"]
+        n = answer["n_new_tokens"] - (answer["finish"] != "length")  # without the end of the text, which the programs are told to ignore
+        if n == 0:
+            continue
+        ids, logprobs = program.continues(answer["prompt_ids"], n)
+        same &= ids == answer["ids"][:n]
         print(f"{given.program}:", ids, "dtrain:", answer["ids"])
         off = max([off] + [abs(a - b) for a, b in zip(logprobs, answer.get("logprobs", [])) if a is not None])
     print(f"{len(answers)} prompts:", "the same tokens," if same else "the tokens differ,", f"maximum difference of log-probabilities {off:.1e}")

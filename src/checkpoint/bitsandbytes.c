@@ -9,8 +9,8 @@
  *     W.nested_absmax      [groups] and
  *     W.nested_quant_map   [256]
  *
- * In 8 bits (LLM.int8) it is I8 [out, in], with SCB [out], the maxima of its rows. Conv1D's matrices are transposed:
- * codes have the order [out, in]. */
+ * In 8 bits (LLM.int8) it is I8 [out, in], with SCB [out], the maxima of its rows, and weight_format, which is 0.
+ * Conv1D's matrices are transposed: codes have the order [out, in]. */
 #include "dtrain/device/nf4.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
@@ -217,6 +217,19 @@ static dt_err take_4bit(locate_job *job, const dt_st_tensor *found, const dt_st_
 
 /* ---- 8 bits ------------------------------------------------------------------------------------------------------ */
 
+/* Older versions also saved codes in the order of a GPU's tensor cores. */
+static dt_err check_order(const locate_job *job, const dt_st_tensor *found)
+{
+    const dt_st_tensor *t = relative(&job->s, found->name, 0, "_format");
+    uint8_t order = 0;
+    if (t && t->nbytes == 1) DT_TRY(read_bytes(job, t, &order, 1));
+    DT_CHECK(order == 0, DT_ERR_DATA,
+             "%s: tensor `%.200s`: expected 0, codes in rows, found %d; load and save the model with a current "
+             "bitsandbytes",
+             job->s.files[t->file], t->name, order);
+    return DT_OK;
+}
+
 static dt_err take_8bit(locate_job *job, const dt_st_tensor *found, const dt_st_tensor *maxima, const dt_tensor *t,
                         dt_stored_location *location)
 {
@@ -224,6 +237,7 @@ static dt_err take_8bit(locate_job *job, const dt_st_tensor *found, const dt_st_
     dt_tensor stored = *t;
     if (t->n_dims == 2) stored.shape[0] = t->shape[turned], stored.shape[1] = t->shape[!turned];
     DT_TRY(dt_stored_check_shape(job->s.files[found->file], found->name, &stored, found->n_dims, found->shape));
+    DT_TRY(check_order(job, found));
     DT_CHECK(maxima->type == DT_ST_F32, DT_ERR_DATA, "%s: tensor `%.200s`: expected F32, found %s",
              job->s.files[maxima->file], maxima->name, maxima->dtype);
     DT_TRY(locate_check_shape(job, maxima, 1, stored.shape));

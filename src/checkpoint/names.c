@@ -114,7 +114,7 @@ bool dt_stored_is_ignored(const char *name)
                                           ".attn.masked_bias", ".embeddings.position_ids",
                                           /* of FP8: scales of activations, which are not quantised here */
                                           "activation_scale", ".input_scale",
-                                          /* of LLM.int8: the order of codes, which is that of the matrix */
+                                          /* of LLM.int8: the order of codes (bitsandbytes.c) */
                                           ".weight_format"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends(name, endings[i])) return true;

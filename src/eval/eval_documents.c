@@ -119,10 +119,9 @@ dt_err eval_doc_fail(const eval_bench *b, eval_key key, const eval_doc *doc, con
                    doc->line);
 }
 
-/* A text of digits is an index of a choice; a text in brackets is a list, as Python writes it. */
-static dt_err read_text(const eval_bench *b, json_t **value, const char *text, size_t n, bool index)
+/* index: digits are the index of a choice. lists: a text in brackets is a list, as Python writes it. */
+static dt_err read_text(json_t **value, const char *text, size_t n, bool index, bool lists)
 {
-    const bool lists = strcmp(eval_text(b, EVAL_compare), "math") != 0; /* there, [1,2] is an answer */
     const bool digits = n > 0 && n < 10 && strspn(text, "0123456789") == n;
     if (lists && n >= 2 && text[0] == '[' && text[n - 1] == ']') {
         if (dt_python_list(value, text, n) == DT_OK) return DT_OK;
@@ -151,7 +150,9 @@ static dt_err read_field(json_t **value, json_t *field, bool index)
 dt_err eval_value_of(const eval_bench *b, eval_key key, const eval_doc *doc, json_t **value)
 {
     const eval_value *v = &b->value[key];
-    const bool index = b->form == EVAL_CHOICES && key != EVAL_doc_to_choice;
+    const bool index = b->form == EVAL_CHOICES && (key == EVAL_doc_to_text || key == EVAL_doc_to_target),
+               lists = key == EVAL_doc_to_choice || /* to compare = math, [1,2] is an answer */
+                       (key == EVAL_doc_to_target && strcmp(eval_text(b, EVAL_compare), "math") != 0);
     json_t *field = json_object_get(doc->record, eval_text(b, key));
     *value = NULL;
     if (!*eval_text(b, key)) return DT_OK;
@@ -162,7 +163,7 @@ dt_err eval_value_of(const eval_bench *b, eval_key key, const eval_doc *doc, jso
     dt_err err = dt_jinja_render(v->template, doc->record, 0, &r);
     if (err != DT_OK)
         return dt_error_replace(err, "%s; the document is %s:%" PRId64, dt_error_message(), doc->path, doc->line);
-    err = read_text(b, value, r.text, r.nbytes, index);
+    err = read_text(value, r.text, r.nbytes, index, lists);
     dt_jinja_result_free(&r);
     return err;
 }

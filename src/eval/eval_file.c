@@ -101,6 +101,8 @@ typedef struct reading {
 static dt_err add_bench(reading *r, const char *name, int line)
 {
     dt_evals *e = r->e;
+    DT_CHECK(!strchr(name, '/'), DT_ERR_USAGE, "%s:%d: [%s]: expected a name without /, because it names a file",
+             r->file, line, name);
     for (int i = 0; i < e->n_benches; i++)
         DT_CHECK(strcmp(e->bench[i].name, name) != 0, DT_ERR_USAGE,
                  "%s:%d: [%s]: a benchmark of this name is described in %s:%d already", r->file, line, name,
@@ -204,7 +206,7 @@ dt_err eval_check_word(const eval_bench *b, eval_key key, const char *one, const
 {
     const char *text = eval_text(b, key);
     if (!strcmp(text, one) || !strcmp(text, two)) return DT_OK;
-    return eval_fail(b, key, "expected %s or %s, found '%s'", one, two, text);
+    return eval_fail(b, key, "expected '%s' or '%s', found '%s'", one, two, text);
 }
 
 static dt_err check_form(eval_bench *b)
@@ -238,6 +240,7 @@ static dt_err check_bench(eval_bench *b, const dt_config *cfg)
     if (b->n_fewshot > 0 && !*eval_text(b, EVAL_fewshot_files))
         return eval_fail(b, EVAL_fewshot_files, "expected the files of the examples, because num_fewshot = %d",
                          b->n_fewshot);
+    DT_TRY(eval_check_word(b, EVAL_process_docs, "", "math"));
     DT_TRY(eval_check_word(b, EVAL_fewshot_without_doc, "false", "true"));
     return eval_check_word(b, EVAL_fewshot_sampler, "default", "first_n");
 }

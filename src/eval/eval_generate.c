@@ -36,7 +36,6 @@ dt_err eval_read_generation(eval_bench *b, const dt_config *cfg)
     b->sampling.top_k = top_k;
     b->sampling.greedy = b->sampling.temperature == 0;
     DT_TRY(eval_check_word(b, EVAL_compare, "text", "math"));
-    DT_TRY(eval_check_word(b, EVAL_process_docs, "", "math"));
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) DT_TRY(eval_check_word(b, flags[i], "false", "true"));
     return eval_read_answers(b);
 }

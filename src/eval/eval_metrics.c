@@ -137,19 +137,32 @@ enum { N_METRICS = sizeof metrics / sizeof metrics[0] };
 
 static bool has_error(const eval_metric *m) { return m->how == MEAN || m->how == PERPLEXITY; }
 
+/* The sum "eval/BENCHMARK/METRIC", of a metric with its number and filter. */
+static dt_err add_sum(const eval_bench *b, const char *metric, dt_sums *s, int *sum)
+{
+    char name[2 * DT_SUM_NAME];
+    const int n = snprintf(name, sizeof name, "eval/%.99s/%s", b->name, metric);
+    if (n >= DT_SUM_NAME)
+        return eval_fail(b, EVAL_metrics, "expected at most %d characters in the name of a metric, found %s",
+                         DT_SUM_NAME - 1, name);
+    if (dt_sums_find_shown(s, DT_SHOW_VALIDATION, name))
+        return eval_fail(b, EVAL_metrics, "expected different metrics and filters, found %s twice", name);
+    *sum = dt_sums_metric(s, DT_SHOW_VALIDATION, name, DT_SUM_MAX, NULL);
+    return DT_OK;
+}
+
 static dt_err add_filtered(eval_bench *b, const eval_metric *m, int k, int filter, dt_sums *s)
 {
-    char name[DT_SUM_NAME];
+    char name[2 * DT_SUM_NAME];
     const char *of = b->form == EVAL_GENERATE && !m->judged ? b->filter[filter].name : NULL;
     DT_GROW(b->result, b->n_results, "out of memory for metrics");
     eval_result *r = &b->result[b->n_results++];
     *r = (eval_result){.metric = m, .k = k, .filter = filter, .value = NAN, .error = NAN};
-    snprintf(r->name, sizeof r->name, k ? "%s%d%s%.30s" : "%s%.0d%s%.30s", m->name, k, of ? "," : "", of ? of : "");
-    snprintf(name, sizeof name, "eval/%.32s/%.48s", b->name, r->name);
-    r->sum = dt_sums_metric(s, DT_SHOW_VALIDATION, name, DT_SUM_MAX, NULL);
-    if (!has_error(m)) return DT_OK;
-    snprintf(name, sizeof name, "eval/%.32s/%s%.0d_stderr%s%.30s", b->name, m->name, k, of ? "," : "", of ? of : "");
-    r->sum_of_error = dt_sums_metric(s, DT_SHOW_VALIDATION, name, DT_SUM_MAX, NULL);
+    for (int error = 0; error <= has_error(m); error++) {
+        snprintf(name, sizeof name, "%s%.0d%s%s%.90s", m->name, k, error ? "_stderr" : "", of ? "," : "", of ? of : "");
+        DT_TRY(add_sum(b, name, s, error ? &r->sum_of_error : &r->sum));
+        if (!error) memcpy(r->name, name, sizeof r->name);
+    }
     return DT_OK;
 }
 

@@ -100,9 +100,9 @@ typedef struct eval_filter {
 typedef struct eval_metric eval_metric;
 typedef struct eval_result {
     const eval_metric *metric;
-    char name[64];         /* with its number, "hits@3" */
-    int k, filter;         /* k: that number; filter: of generated texts */
-    int sum, sum_of_error; /* in dt_sums; sum_of_error 0: none */
+    char name[DT_SUM_NAME]; /* with its number and filter: "hits@3" */
+    int k, filter;          /* k: that number; filter: of generated texts */
+    int sum, sum_of_error;  /* in dt_sums; sum_of_error 0: none */
     double value, error;
 } eval_result;
 

@@ -117,7 +117,8 @@ static question *question_of(environment *e, const json_t *answer)
     const json_t *episode = json_object_get(answer, "episode");
     for (int64_t k = 0; k < e->n && k < e->program.n_asked; k++) {
         question *q = &e->of[k];
-        if (!q->answered && (!episode || json_integer_value(episode) == (json_int_t)q->number)) return q;
+        const bool named = json_is_integer(episode) && json_integer_value(episode) == (json_int_t)q->number;
+        if (!q->answered && (!episode || named)) return q;
     }
     return NULL;
 }

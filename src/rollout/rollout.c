@@ -52,6 +52,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     DT_TRY(dt_task_open_loader(t, key, loader, &opt));
     const dt_data_info *info = dt_loader_info(*loader);
     r->prompts = *loader;
+    if (r->has_own) t->prompts = r->own;
     r->max_images = info->max_images;
     r->n_prompts = info->n_samples;
     if (!replays) return DT_OK;
@@ -99,7 +100,7 @@ static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
     return r->opt.beams ? begin : dt_min_i64(n, dt_min_i64(2 * begin + 1, all));
 }
 
-/* A prompt is cached once for all its completions, each of which has its own slots for new tokens, and for an image that
+/* A prompt is cached once for all its completions. Each of them has its own slots for new tokens, and for an image that
  * the prompt ends with. */
 static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_options *o)
 {

@@ -36,7 +36,7 @@ struct dt_exchange {
     size_t n_sent;
     const char *type;
     int status; /* 0: not begun */
-    bool too_large, asked, suspended, streamed, ended, gone;
+    bool too_large, ambiguous, asked, suspended, streamed, ended, gone;
     int holders; /* libmicrohttpd, and from `asked` to `ended` the caller */
 };
 
@@ -145,6 +145,7 @@ static void add_headers(struct MHD_Response *r, const dt_exchange *x)
     } headers[] = {{401, "WWW-Authenticate", "Bearer"}, {429, "Retry-After", "1"}, {503, "Retry-After", "1"}};
     MHD_add_response_header(r, "Content-Type", x->type);
     if (x->streamed) MHD_add_response_header(r, "Cache-Control", "no-cache");
+    if (x->ambiguous) MHD_add_response_header(r, "Connection", "close");
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
         if (headers[i].status == x->status) MHD_add_response_header(r, headers[i].name, headers[i].value);
 }
@@ -165,12 +166,19 @@ static enum MHD_Result send_answer(dt_exchange *x)
 static void refuse(dt_exchange *x, int status, const char *why)
 {
     x->status = status, x->type = "application/json", x->ended = true;
-    dt_text_printf(&x->out,
-                   "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}",
-                   why);
+    dt_text_printf(&x->out, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":null}}", why,
+                   status == 503 ? "server_error" : "invalid_request_error");
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+/* Of a request with two lengths, a proxy and libmicrohttpd may take different parts for the body. */
+static enum MHD_Result count_length(void *self, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    (void)kind, (void)value;
+    *(int *)self += strcasecmp(name, "Content-Length") == 0 || strcasecmp(name, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
 
 static dt_exchange *begin(dt_http *h, struct MHD_Connection *connection)
 {
@@ -180,6 +188,9 @@ static dt_exchange *begin(dt_http *h, struct MHD_Connection *connection)
     x->http = h, x->connection = connection, x->holders = 1;
     x->link = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     x->too_large = length && strtoull(length, NULL, 10) > h->opt.max_body;
+    int n_lengths = 0;
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, count_length, &n_lengths);
+    x->ambiguous = n_lengths > 1;
     return x;
 }
 
@@ -197,8 +208,10 @@ static void ask(dt_exchange *x, const char *method, const char *path)
     x->asked = true;
     if (x->link) x->link->x = x;
     dt_text_append(&x->body, "", 0);
-    if (x->body.failed) refuse(x, 503, "out of memory");
-    if (h->quiet) refuse(x, 503, "the server is shutting down");
+    if (x->body.failed)
+        refuse(x, 503, "out of memory");
+    else if (h->quiet)
+        refuse(x, 503, "the server is shutting down");
     const bool refused = x->ended;
     x->holders += !refused;
     unlock(h);
@@ -220,12 +233,13 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
     (void)version;
     if (!x) {
         if (!(x = *of_request = begin(h, connection))) return MHD_NO;
-        if (!x->too_large) return MHD_YES;
+        if (!x->too_large && !x->ambiguous) return MHD_YES;
     } else if (*n > 0) {
         take_body(x, data, *n);
         *n = 0;
         return MHD_YES;
     }
+    if (x->ambiguous && !x->asked) x->asked = true, refuse(x, 400, "expected one Content-Length or Transfer-Encoding");
     if (x->too_large && !x->asked) x->asked = true, refuse(x, 413, "the body is too large");
     if (!x->asked) ask(x, method, path);
     lock(h);

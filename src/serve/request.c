@@ -296,6 +296,7 @@ dt_err dt_request_parse(dt_api_request *r, bool chat, const char *body, size_t n
 {
     *r = (dt_api_request){.chat = chat, .n = 1, .max_tokens = -1, .logprobs = -1, .sampling = *usual};
     *param = NULL;
+    DT_CHECK(nbytes > 0, DT_ERR_USAGE, "the body: expected a JSON object, found nothing");
     DT_TRY(dt_json_parse(&r->root, "the body", body, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY));
     DT_CHECK(json_is_object(r->root), DT_ERR_USAGE, "the body: expected a JSON object");
     DT_TRY(take_all(r, param));

@@ -538,6 +538,7 @@ static dt_err give_all(const making *k)
     dt_feature_slot *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
     DT_CHECK(places, DT_ERR_MEMORY, "out of memory for the offsets of %" PRId64 " images' features", k->n_images);
     give(k, k->t->train, k->keys, places);
+    give(k, k->t->prompts, k->keys, places); /* of the same files */
     give(k, k->t->valid, k->keys + n_images_of(k->t->train), places);
     dt_features_forget(k->t->features);
     free(places);

@@ -66,12 +66,13 @@ static dt_err read_lengths(const dt_task *t, dt_contrast *c)
     c->n_lengths = n ? n : 1;
     c->dim[0] = t->mc->hidden_size, c->weight[0] = 1;
     for (int i = 0; i < n && err == DT_OK; i++) {
-        c->dim[i] = strtoll(dims[i], NULL, 10), c->weight[i] = n_weights ? strtod(weights[i], NULL) : 1;
-        if (c->dim[i] < 1 || c->dim[i] > t->mc->hidden_size)
+        char *end, *end_of_weight = "";
+        c->dim[i] = strtoll(dims[i], &end, 10), c->weight[i] = n_weights ? strtod(weights[i], &end_of_weight) : 1;
+        if (*end || c->dim[i] < 1 || c->dim[i] > t->mc->hidden_size)
             err = dt_config_fail(cfg, "embed", "matryoshka_dims",
                                  "expected lengths from 1 to hidden_size = %lld, found %s",
                                  (long long)t->mc->hidden_size, dims[i]);
-        if (err == DT_OK && !(c->weight[i] >= 0 && isfinite(c->weight[i])))
+        if (err == DT_OK && (*end_of_weight || !(c->weight[i] >= 0 && isfinite(c->weight[i]))))
             err = dt_config_fail(cfg, "embed", "matryoshka_weights", "expected numbers from 0, found %s", weights[i]);
     }
     dt_list_free(dims, n);

@@ -33,9 +33,12 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
 dt_err run_open_host(dt_run *run, int n_threads, bool planning);
 void run_open_config_objects(dt_run *run);     /* batch sizes, model configuration, units, options */
 dt_err run_check_attention(const dt_run *run); /* with a device, or the planned one; local */
-void run_open_task(dt_run *run);               /* its data and metrics, number of steps, schedule */
-void run_make_schedule(dt_run *run);           /* of run->total_steps */
-dt_err run_open_states(dt_run *run);           /* zero, model, buffers: collective, agreed */
+dt_err run_attach_adapters(dt_run *run);       /* to run->units, by the section [lora] */
+/* Is `what` in the directory dir of the run's output? */
+bool run_writes_in(const dt_run *run, const char *what, const char *dir);
+void run_open_task(dt_run *run);     /* its data and metrics, number of steps, schedule */
+void run_make_schedule(dt_run *run); /* of run->total_steps */
+dt_err run_open_states(dt_run *run); /* zero, model, buffers: collective, agreed */
 
 /* token_rows.c: rec.freeze_llm. Called for the units once the trained parts are known; local. */
 dt_err run_choose_rows(dt_run *run);

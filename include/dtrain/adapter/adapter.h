@@ -158,8 +158,8 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
  *  the names in saved files. */
 enum { DT_PEFT_NAME_MAX = DT_NAME_MAX + 16 };
 void dt_peft_name(const char *name, char out[DT_PEFT_NAME_MAX]);
-/** The rest of such a name in a model without a head, which PEFT knows without the name that its model has in one with a
- *  head ("model." or "transformer."). Local. */
+/** The rest of such a name in a model without a head: PEFT then omits the first part, "model." or "transformer.".
+ *  Local. */
 const char *dt_peft_headless(const char *name);
 
 /** The name of a tensor in PEFT's format, and its shape there. The adapters of several parameters of a module are

@@ -171,7 +171,7 @@ dt_err cpu_magnitude_factors(dt_device *dev, const dt_row_lengths *d, const void
     const dt_magnitude_factors_args args = {*d, w, a, b, magnitude, factor, inverse, out_dt};
     DT_TRY(dt_row_lengths_check(d));
     CPU_PARALLEL_FOR (cpu, j, d->n_out) {
-        const float length = cpu->k->row_length(&args, j);
+        const float found = cpu->k->row_length(&args, j), length = found > 0 ? found : 1;
         dt_set_element(factor, out_dt, j, dt_element(magnitude, d->dt, j) / length);
         dt_set_element(inverse, out_dt, j, 1 / length);
     }

@@ -2,6 +2,7 @@
  * jobs, which run in the HTTP server's thread, and the service's life. */
 #include "serve.h"
 #include "dtrain/process/process.h"
+#include "dtrain/text/space.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -15,17 +16,18 @@ enum { MAX_CONNECTIONS = 512, PATIENCE_S = 30, SENDING_S = 5, USUAL_TOKENS = 16 
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* The key given, against every key of the file (one per line). The time depends only on lengths. */
+/* The key given, against every key of the file (one per line, without white space around it). The time depends only on
+ * lengths. */
 static bool is_key(const server *s, const char *given)
 {
     const size_t n = strlen(given);
     unsigned found = 0;
-    for (size_t at = 0; at < s->n_keys;) {
-        const size_t len = strcspn(s->keys + at, "\r\n");
+    for (size_t at = 0, line; at < s->n_keys; at += line + 1) {
+        at += strspn(s->keys + at, " \t");
+        const size_t len = dt_space_trimmed(s->keys + at, line = strcspn(s->keys + at, "\r\n"));
         unsigned differs = (len ^ n) != 0 || len == 0;
         for (size_t i = 0; i < len; i++) differs |= (unsigned)(s->keys[at + i] ^ given[n > 0 ? i % n : 0]);
         found |= !differs;
-        at += len + 1;
     }
     return found;
 }
@@ -237,8 +239,13 @@ static bool hand_over(server *s, job *j)
 
 static bool knows_model(const server *s, const char *name)
 {
-    const char *model = s->a->opt.model, *base = strrchr(model, '/');
-    return !name || strcmp(name, model) == 0 || (base && base[1] && strcmp(name, base + 1) == 0);
+    const char *model = s->a->opt.model;
+    size_t end = strlen(model);
+    if (!name || strcmp(name, model) == 0) return true;
+    while (end > 1 && model[end - 1] == '/') end--;
+    const char *base = memrchr(model, '/', end);
+    const size_t n = base ? end - (size_t)(base + 1 - model) : 0;
+    return n > 0 && strlen(name) == n && memcmp(name, base + 1, n) == 0;
 }
 
 static void start_job(server *s, dt_exchange *x, const dt_http_request *http, bool chat)
@@ -431,6 +438,7 @@ static void close_service(server *s)
     while (s->http && dt_http_busy(s->http) && dt_now_s() < until_s) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         dt_http_check(s->http);
+        serve_queue_close(s); /* requests that were being read when the server stopped */
     }
     dt_http_close(s->http);
     serve_live_close(s);

@@ -43,6 +43,7 @@ typedef struct choice {
     int32_t first, read;
     size_t shown, sent; /* sent: bytes of text that were streamed */
     int32_t n_streamed; /* tokens whose log-probabilities were streamed */
+    int64_t offset;     /* characters of these tokens */
     const char *finish; /* finish_reason; NULL: runs or waits */
     int live;           /* index of its sequence on the ranks; -1: none */
 } choice;

@@ -387,9 +387,8 @@ static void send_part(server *s, choice *c, size_t end)
     job *j = c->of;
     const bool first = c->n_streamed == 0;
     const int32_t from = c->n_prompt + c->n_streamed;
-    int64_t offset = 0;
     size_t n_text;
-    json_t *calls = c->finish ? calls_of(s, c, &n_text) : NULL, *list = logprobs(a, c, from, &offset), *one,
+    json_t *calls = c->finish ? calls_of(s, c, &n_text) : NULL, *list = logprobs(a, c, from, &c->offset), *one,
            *text = text_of(a, c, c->sent, calls ? n_text : end, first && j->r.echo);
     if (calls) end = n_text;
     if (j->r.chat) {

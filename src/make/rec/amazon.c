@@ -16,14 +16,15 @@
 #include "dtrain/io/json.h"
 #include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
+#include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { MOST_WORDS = 20, HISTORY = 10, FIRST_YEAR = 1996, N_SPLITS = 3 };
-static const char *const CSV[N_SPLITS] = {".train.csv", ".valid.csv", ".test.csv"}, *const ITEMS = ".item.json";
 
 typedef struct review {
     int32_t user, item;
@@ -59,6 +60,18 @@ static const struct {
                 {"bull", "\u2022"},  {"hellip", "\u2026"}, {"trade", "\u2122"}, {"reg", "\u00ae"},
                 {"copy", "\u00a9"},  {"deg", "\u00b0"},    {"eacute", "\u00e9"}};
 
+/* Of the codes 128-159, which are no characters: HTML takes them from Windows-1252. */
+static const uint16_t windows[32] = {0x20ac, 0x81,   0x201a, 0x192,  0x201e, 0x2026, 0x2020, 0x2021,
+                                     0x2c6,  0x2030, 0x160,  0x2039, 0x152,  0x8d,   0x17d,  0x8f,
+                                     0x90,   0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014,
+                                     0x2dc,  0x2122, 0x161,  0x203a, 0x153,  0x9d,   0x17e,  0x178};
+
+static uint32_t character_of(unsigned long code)
+{
+    if (code >= 0x80 && code < 0xa0) return windows[code - 0x80];
+    return code == 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0xfffd : (uint32_t)code;
+}
+
 /* Append the character of an entity and return its length; 0: it is none that is known. */
 static size_t put_entity(dt_text *to, const char *text, size_t n)
 {
@@ -70,9 +83,10 @@ static size_t put_entity(dt_text *to, const char *text, size_t n)
     if (name[0] == '#') {
         char bytes[4];
         const bool hex = name[1] == 'x' || name[1] == 'X';
-        const unsigned long code = strtoul(name + (hex ? 2 : 1), &stop, hex ? 16 : 10);
-        if (*stop || code == 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-        dt_text_append(to, bytes, dt_utf8_put((uint32_t)code, bytes));
+        const char *digits = name + (hex ? 2 : 1);
+        const unsigned long code = strtoul(digits, &stop, hex ? 16 : 10);
+        if (*stop || !isxdigit((unsigned char)*digits)) return 0;
+        dt_text_append(to, bytes, dt_utf8_put(character_of(code), bytes));
         return len + 2;
     }
     for (size_t i = 0; i < sizeof entities / sizeof entities[0]; i++)
@@ -84,8 +98,11 @@ static size_t put_entity(dt_text *to, const char *text, size_t n)
 /* Copy without tags, <...>. */
 static void strip_tags(dt_text *to, const char *text, size_t n)
 {
+    bool more = true; /* '>' */
     for (size_t i = 0; i < n; i++) {
-        const char *end = text[i] == '<' && i + 2 < n ? memchr(text + i + 2, '>', n - i - 2) : NULL;
+        const bool open = more && text[i] == '<' && i + 2 < n;
+        const char *end = open ? memchr(text + i + 2, '>', n - i - 2) : NULL;
+        if (open) more = end;
         if (end && text[i + 1] != '>')
             i = (size_t)(end - text);
         else
@@ -93,15 +110,28 @@ static void strip_tags(dt_text *to, const char *text, size_t n)
     }
 }
 
-/* Append a text without tags, with entities replaced and white space collapsed to single blanks. */
+/* Copy with entities of quotes and ampersands replaced. */
+static void unquote(dt_text *to, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        const bool quote = n - i >= 6 && memcmp(text + i, "&quot;", 6) == 0,
+                   both = n - i >= 5 && memcmp(text + i, "&amp;", 5) == 0;
+        dt_text_append(to, quote ? "\"" : both ? "&" : text + i, 1);
+        i += quote ? 6 : both ? 5 : 1;
+    }
+}
+
+/* Append a text without tags, with entities replaced, also those of an ampersand's, and white space collapsed to
+ * single blanks. */
 static void clean(dt_text *to, const char *text, size_t n)
 {
-    dt_text plain = {0}, whole = {0};
+    dt_text plain = {0}, once = {0}, whole = {0};
     strip_tags(&plain, text, n);
     for (size_t i = 0, len; i < plain.n; i += len) {
-        len = plain.bytes[i] == '&' ? put_entity(&whole, plain.bytes + i, plain.n - i) : 0;
-        if (len == 0) dt_text_append(&whole, plain.bytes + i, len = 1);
+        len = plain.bytes[i] == '&' ? put_entity(&once, plain.bytes + i, plain.n - i) : 0;
+        if (len == 0) dt_text_append(&once, plain.bytes + i, len = 1);
     }
+    unquote(&whole, once.bytes, once.n);
     bool any = false;
     for (size_t i = 0, end = dt_space_trimmed(whole.bytes, whole.n), space; i < end; i++) {
         space = dt_space_before(whole.bytes + i, end - i);
@@ -109,8 +139,8 @@ static void clean(dt_text *to, const char *text, size_t n)
         i += space;
         if (i < end) dt_text_append(to, whole.bytes + i, 1), any = true;
     }
-    to->failed |= plain.failed || whole.failed;
-    dt_text_free(&plain), dt_text_free(&whole);
+    to->failed |= plain.failed || once.failed || whole.failed;
+    dt_text_free(&plain), dt_text_free(&once), dt_text_free(&whole);
 }
 
 static const char *field(const json_t *record, const char *one, const char *other)
@@ -124,15 +154,10 @@ static bool is_of_2023(const json_t *record) { return json_object_get(record, "p
 /* The title of 2018: entities of quotes and ampersands, then blanks and quotes at both ends. */
 static void plain_title(dt_text *to, const char *text)
 {
-    size_t n = strlen(text);
     dt_text t = {0};
-    for (size_t i = 0; i < n;) {
-        const bool quote = strncmp(text + i, "&quot;", 6) == 0, both = strncmp(text + i, "&amp;", 5) == 0;
-        dt_text_append(&t, quote ? "\"" : both ? "&" : text + i, 1);
-        i += quote ? 6 : both ? 5 : 1;
-    }
-    size_t first = 0;
-    for (n = t.n; n > 0 && t.bytes[n - 1] == ' ';) n--;
+    unquote(&t, text, strlen(text));
+    size_t first = 0, n = t.n;
+    while (n > 0 && t.bytes[n - 1] == ' ') n--;
     while (first < n && t.bytes[first] == ' ') first++;
     while (n > first && t.bytes[n - 1] == '"') n--;
     while (first < n && t.bytes[first] == '"') first++;
@@ -182,10 +207,12 @@ static bool seconds_of(const json_t *record, int64_t *seconds)
 {
     const json_t *ms = json_object_get(record, "timestamp"), *s = json_object_get(record, "unixReviewTime"),
                  *time = ms ? ms : s;
+    const char *text = json_string_value(time);
     char *end = "";
-    *seconds = json_is_string(time) ? strtoll(json_string_value(time), &end, 10) : (int64_t)json_number_value(time);
-    if (ms) *seconds = (*seconds - (*seconds < 0 ? 999 : 0)) / 1000;
-    return (json_is_number(time) || json_is_string(time)) && !*end;
+    const double value = text ? strtod(text, &end) : json_number_value(time);
+    if (!(json_is_number(time) || (text && *text)) || *end || !(fabs(value) < 0x1p53)) return false;
+    *seconds = (int64_t)floor(ms ? value / 1000 : value);
+    return true;
 }
 
 static dt_err take_review(amazon *a, json_t *record)
@@ -274,8 +301,9 @@ static dt_err month(const char *option, const char *text, int64_t otherwise, int
     int y = 0, m = 0, n = 0;
     *seconds = otherwise, *year = FIRST_YEAR;
     if (!text) return DT_OK;
-    DT_CHECK(sscanf(text, "%4d-%2d%n", &y, &m, &n) == 2 && !text[n] && y >= 1970 && m >= 1 && m <= 12, DT_ERR_USAGE,
-             "--%s: expected a month such as 2016-10, found %s", option, text);
+    DT_CHECK(isdigit((unsigned char)*text) && sscanf(text, "%4d-%2d%n", &y, &m, &n) == 2 && !text[n] && y >= 1970 &&
+                 m >= 1 && m <= 12,
+             DT_ERR_USAGE, "--%s: expected a month such as 2016-10, found %s", option, text);
     struct tm t = {.tm_year = y - 1900, .tm_mon = m - 1, .tm_mday = 1};
     *seconds = (int64_t)timegm(&t), *year = y;
     return DT_OK;
@@ -429,29 +457,36 @@ static void put_item(const amazon *a, FILE *f, int64_t i)
     json_dumpf(json_array_get(a->features, (size_t)i), f, JSON_COMPACT);
 }
 
-static dt_err name_output(const amazon *a, const char *ending, char path[PATH_MAX])
+static const char item_file[] = ".item.json";
+static const char *const endings[] = {".train.csv", ".valid.csv", ".test.csv", item_file};
+
+static dt_err path_of(const dt_make_options *opt, const char *ending, char path[PATH_MAX])
 {
-    DT_CHECK(snprintf(path, PATH_MAX, "%s%s", a->opt->output, ending) < PATH_MAX, DT_ERR_USAGE,
-             "%s%s: the name is too long", a->opt->output, ending);
-    return dt_check_output(path, a->opt->force, a->opt->inputs, a->opt->n_inputs);
+    DT_CHECK(snprintf(path, PATH_MAX, "%s%s", opt->output, ending) < PATH_MAX, DT_ERR_USAGE,
+             "%s%s: the name is too long", opt->output, ending);
+    return DT_OK;
 }
 
-/* Before the dumps are read, which takes long. */
-static dt_err check_outputs(const amazon *a)
+/* Before hours of reading. */
+static dt_err check_outputs(const dt_make_options *opt)
 {
     char path[PATH_MAX];
-    for (int s = 0; s < N_SPLITS; s++) DT_TRY(name_output(a, CSV[s], path));
-    DT_TRY(name_output(a, ITEMS, path));
+    for (int i = 0; i <= N_SPLITS; i++) {
+        DT_TRY(path_of(opt, endings[i], path));
+        DT_TRY(dt_check_output(path, opt->force, opt->inputs, opt->n_inputs));
+        DT_TRY(dt_check_output(path, true, &opt->rec.items, 1));
+    }
     return dt_make_folder_of(path);
 }
 
 /* Write lines first .. end-1 of a file, rows or items, by way of a buffer. */
-static dt_err write_lines(const amazon *a, const char *ending, bool items, int64_t first, int64_t end)
+static dt_err write_lines(const amazon *a, const char *ending, int64_t first, int64_t end)
 {
+    const bool items = ending == item_file;
     char path[PATH_MAX], *text = NULL;
     size_t n = 0;
     dt_aside to = {0};
-    DT_TRY(name_output(a, ending, path));
+    DT_TRY(path_of(a->opt, ending, path));
     DT_TRY(dt_aside_open(&to, path));
     dt_err err = DT_OK;
     for (int64_t i = first; i <= end && err == DT_OK;) {
@@ -474,10 +509,11 @@ static dt_err write_lines(const amazon *a, const char *ending, bool items, int64
 static dt_err write_all(amazon *a)
 {
     const int64_t end[N_SPLITS] = {(int64_t)((double)a->n_rows * 0.8), (int64_t)((double)a->n_rows * 0.9), a->n_rows};
-    for (int s = 0; s < N_SPLITS; s++) DT_TRY(write_lines(a, CSV[s], false, s ? end[s - 1] : 0, end[s]));
-    DT_TRY(write_lines(a, ITEMS, true, 0, a->n_items));
-    DT_INFO("%" PRId64 " reviews of items with a title; %" PRId64 " left, of %" PRId32 " user%s and %" PRId32 " item%s",
-            a->n_all, a->n_kept, a->n_users, dt_plural(a->n_users), a->n_items, dt_plural(a->n_items));
+    for (int s = 0; s < N_SPLITS; s++) DT_TRY(write_lines(a, endings[s], s ? end[s - 1] : 0, end[s]));
+    DT_TRY(write_lines(a, item_file, 0, a->n_items));
+    DT_INFO(
+        "%" PRId64 " review%s of items with a title; %" PRId64 " left, of %" PRId32 " user%s and %" PRId32 " item%s",
+        a->n_all, dt_plural(a->n_all), a->n_kept, a->n_users, dt_plural(a->n_users), a->n_items, dt_plural(a->n_items));
     DT_INFO("rows: %" PRId64 " train, %" PRId64 " valid, %" PRId64 " test", end[0], end[1] - end[0], end[2] - end[1]);
     if (a->n_bad) DT_WARN("skipped %" PRId64 " malformed record%s", a->n_bad, dt_plural(a->n_bad));
     return DT_OK;
@@ -494,7 +530,6 @@ static dt_err read_features(amazon *a)
 static dt_err run(amazon *a)
 {
     DT_CHECK(a->titles && a->users && a->numbers, DT_ERR_MEMORY, "out of memory");
-    DT_TRY(check_outputs(a));
     DT_TRY(read_file(a, a->opt->rec.items, take_title));
     for (int i = 0; i < a->opt->n_inputs; i++) DT_TRY(read_file(a, a->opt->inputs[i], take_review));
     DT_TRY(filter(a));
@@ -509,6 +544,7 @@ dt_err dt_make_amazon(const dt_make_options *opt)
     DT_CHECK(opt->rec.items, DT_ERR_USAGE, "format amazon: expected the dump of the items (--items)");
     DT_CHECK(strcmp(opt->rec.items, "-") != 0, DT_ERR_USAGE, "--items: expected a file, which is read twice, found -");
     DT_CHECK(!opt->rec.min_items || opt->rec.from, DT_ERR_USAGE, "--min-items needs --from, which it changes");
+    DT_TRY(check_outputs(opt));
     amazon a = {.opt = opt,
                 .titles = json_object(),
                 .users = json_object(),
