@@ -148,8 +148,8 @@
          "Needs lmbda below 1") \
     ENUM(classify, problem, "auto", "auto|single_label|multi_label|regression|tokens", \
          "what a label is. single_label: one of the names for each text; multi_label: any number of them; " \
-         "regression: a number; tokens: a name for each word. auto: by the labels of data.train (one, a list, a number " \
-         "with a fraction, one for each word)") \
+         "regression: a number; tokens: a name for each word. auto: by the labels of data.train (one, a list, a " \
+         "number with a fraction, one for each word)") \
     TEXT(classify, labels, "", \
          "names of the labels, comma separated, in the order of their numbers; empty: those of model.path if it has " \
          "labels, else those of data.train in alphabetical order") \
