@@ -216,7 +216,7 @@ struct dt_task {
     /* set by open. Datasets: the run reports them, compares them over the ranks and verifies them; NULL: none, or a
      * mistake */
     dt_loader *train, *valid;
-    dt_loader *prompts; /* borrowed: another one of the files of train, for rollouts; NULL: none */
+    dt_loader *prompts;        /* borrowed: another one of the files of train, for rollouts; NULL: none */
     dt_dataset_kind data_kind; /* of these datasets (dt_task_data) */
     struct {
         const char *path;
