@@ -204,7 +204,8 @@ static dt_err gather_factors(merge_delta *d, dt_comm *comm, const dt_stored_slot
     float *length, *whole;
     DT_TRY(merge_lengths(d, comm, s, DT_OK, &length));
     const dt_err err = merge_join(comm, d->z, magnitude, DT_OK, &whole);
-    for (int64_t j = 0; err == DT_OK && j < dt_zero_tensor(d->z, magnitude)->n_elems; j++) whole[j] /= length[j] > 0 ? length[j] : 1;
+    for (int64_t j = 0; err == DT_OK && j < dt_zero_tensor(d->z, magnitude)->n_elems; j++)
+        whole[j] /= length[j] > 0 ? length[j] : 1;
     free(length);
     if (err == DT_OK) d->factor = whole;
     return err;

@@ -91,8 +91,8 @@ DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c))
 DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t, ld), VAL(dt_dtype, dt),
       INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate))
 
-/** See dt_row_lengths. factor[j] = magnitude[j] / n_j, inverse[j] = 1 / n_j; of type out_dt. A row of zeros counts as one
- *  of length 1. */
+/** See dt_row_lengths. factor[j] = magnitude[j] / n_j, inverse[j] = 1 / n_j; of type out_dt. A row of zeros counts as
+ *  one of length 1. */
 DT_OP(magnitude_factors, DESC(dt_row_lengths, d), IN(void, w), IN(void, a), IN(void, b), IN(void, magnitude),
       OUT(void, factor), OUT(void, inverse), VAL(dt_dtype, out_dt))
 DT_MOVES(magnitude_factors, matrix_nbytes(x->d.n_out, x->d.n_in, x->d.w_scaled.how ? DT_I8 : x->d.dt) +
