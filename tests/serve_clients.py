@@ -49,12 +49,23 @@ for more in ("Content-Length: 20\r\n", "Transfer-Encoding: chunked\r\n"):
             text += part
     assert text.startswith(b"HTTP/1.1 400 ") and text.count(b"HTTP/1.1") == 1, text
 
-# parts of a stream have the log-probabilities of the whole answer
-body = {**small, "max_tokens": 6, "logprobs": 1}
-request = urllib.request.Request(url + "/v1/completions", json.dumps({**body, "stream": True}).encode())
-parts = [json.loads(line[6:])["choices"][0]["logprobs"] for line in urllib.request.urlopen(request) if line.startswith(b"data: {")]
-for key, whole in post(body)["choices"][0]["logprobs"].items():
-    assert sum((part[key] for part in parts), []) == whole, key
+# parts of a stream have the text and the log-probabilities of the whole answer, also before a stop text of several tokens
+def stream(body):
+    request = urllib.request.Request(url + "/v1/completions", json.dumps({**body, "stream": True}).encode())
+    return [json.loads(line[6:])["choices"][0] for line in urllib.request.urlopen(request) if line.startswith(b"data: {")]
+
+
+body = {"prompt": "ab", "max_tokens": 40, "seed": 3, "top_k": 1, "logprobs": 1}
+answer = post(body)["choices"][0]
+for key, whole in answer["logprobs"].items():
+    assert sum((part["logprobs"][key] for part in stream(body)), []) == whole, key
+text = answer["text"]
+at = next(i for i in range(4, len(text)) if "\ufffd" not in text[i : i + 3])
+body |= {"stop": ["never", text[at : at + 3]]}
+expected_text = text[: text.find(text[at : at + 3])]
+for parts in ([post(body)["choices"][0]], stream(body)):
+    assert "".join(part["text"] for part in parts) == expected_text, parts
+    assert parts[-1]["finish_reason"] == "stop", parts
 
 # pipelined requests are answered in order
 bodies = [json.dumps({**small, "max_tokens": n}).encode() for n in (1, 2, 3)]
