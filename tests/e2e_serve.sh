@@ -45,6 +45,9 @@ start 0 "$m/"
 ask /v1/completions '{"prompt":"In the beginning","max_tokens":12,"temperature":0,"logprobs":1}'
 is the_text_is_that_of_dtrain_generate "$(field text "$out")" "$(field text "$tmp/expected")"
 is so_are_all_bits_of_the_log_probabilities "$(field token_logprobs "$out")" "$(field logprobs "$tmp/expected")"
+./dtrain-generate "$m" --prompt "In the beginning" --seed 5 --num-samples 2 --temperature 0.8 --max-new-tokens 9 --jsonl --threads 1 >"$tmp/expected" 2>/dev/null
+ask /v1/completions '{"prompt":"In the beginning","max_tokens":9,"temperature":0.8,"seed":5,"n":2}'
+is completions_with_a_seed_are_those_of_dtrain_generate "$(grep -o '"text":"[^"]*"' "$out")" "$(grep -o '"text":"[^"]*"' "$tmp/expected")"
 ask /v1/completions '{"prompt":"In the beginning","max_tokens":12,"temperature":0,"stream":true}' -N
 is a_stream_ends_as_it_should "$(grep . "$out" | tail -1)" "data: [DONE]"
 expect a_stream_has_several_parts test "$(grep -c '^data: {' "$out")" -gt 2
