@@ -72,7 +72,7 @@ $(BUILD)/mpi: FORCE
 	@echo "$(MPI) $(HDF5)" | cmp -s - $@ || { tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" && echo "$(MPI) $(HDF5)" >$@; }
 # Rooms that read settings, set up and report: with -O1 they compile a third faster. Flags of the
 # user are used as they are.
-COLD      = adapter chat checkpoint config jinja main make perfmodel plot pretrained process report reward selfcheck task train
+COLD      = adapter chat checkpoint config eval jinja main make perfmodel plot pretrained process report reward selfcheck serve task train
 O2_OR_O1  = $(if $(CFLAGS_GIVEN),-O2,$(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2))
 $(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)

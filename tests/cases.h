@@ -75,6 +75,16 @@ static inline const char *quoted(const char *text)
     return to;
 }
 
+/* Of the cases of a test all are tried, or one in TEST_EVERY where a device is slow. They are counted in the order of
+ * their loops: a number below that of the ways in which each shape is tried, and prime to it, takes every shape, and
+ * other ways with each. */
+static inline bool is_tried(void)
+{
+    static int turn;
+    const char *every = getenv("TEST_EVERY");
+    return turn++ % (every ? atoi(every) : 1) == 0;
+}
+
 /** Runs the tests of any of the groups and returns the number that failed. name: in the output, or NULL; setup,
  *  teardown: of them all, or NULL. */
 __attribute__((unused)) static int run_groups(unsigned groups, const char *name, CMFixtureFunction setup,

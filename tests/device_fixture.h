@@ -82,16 +82,6 @@ static inline dt_err back_to_host(fixture *f, const char *op, dt_err err)
     return err == DT_OK ? late : err;
 }
 
-/* Of the cases of a test all are tried, or one in TEST_EVERY where a device is slow. They are counted in the order of
- * their loops: a number below that of the ways in which each shape is tried, and prime to it, takes every shape, and
- * other ways with each. */
-static inline bool is_tried(void)
-{
-    static int turn;
-    const char *every = getenv("TEST_EVERY");
-    return turn++ % (every ? atoi(every) : 1) == 0;
-}
-
 /* Are matmuls a library's that may round P before it adds D or bias, and start an activation from P before it is
  * rounded? cuBLASLt does, in 16 bits. */
 static inline bool library_rounds(const fixture *f, dt_dtype c_dtype)

@@ -1,5 +1,5 @@
 // NP: 1 2 3 4
-// QUICK: 2 4 nccl
+// QUICK: 4 nccl
 /* mpi_comm_axes.c - the mesh of the ranks, and the collectives on each of its axes, against plain loops over what every
  * rank holds. TRANSPORTS: mpi nccl
  *

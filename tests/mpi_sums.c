@@ -191,7 +191,10 @@ TEST(errors_in_declarations_are_reported_at_start)
         if (kind == 1) dt_sums_show(&s, DT_SHOW_TRAIN, "b", "c", NULL, NULL);
         if (kind == 2) dt_sums_show(&s, DT_SHOW_TRAIN, "b", "a", "c", NULL);
         if (kind == 3)
-            dt_sums_declare(&s, "a name of more characters than a name of a metric may have", DT_SUM_REAL, 1);
+            dt_sums_declare(&s,
+                            "a name of more characters than a name of a metric may have, "
+                            "even that of a benchmark with its measure",
+                            DT_SUM_REAL, 1);
         assert_all(MPI_COMM_WORLD, dt_sums_settle(&s, c) == DT_ERR_ARG);
         assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "metric `") != NULL);
         dt_sums_close(&s);

@@ -168,10 +168,13 @@ also_on() { # source device
 }
 # A test on each of its devices: counter, label, source, command.
 on_devices() {
-    local counter=$1 label=$2 source=$3 seed
+    local counter=$1 label=$2 source=$3 seed every=${TEST_EVERY:-1} # of the cases (tests/cases.h)
     shift 3
-    [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" "$@"
-    if also_on "$source" cudasim && [ -e "$BUILD/libdtrain_cudasim.so" ]; then each "$counter" "$label, simulated GPU" env DTRAIN_DEVICE=cudasim "$@"; fi
+    case $tier$label in quicktest_device_*) every=${TEST_EVERY:-3} ;; esac
+    [ -n "${QUEUE_ONLY:-}" ] || each "$counter" "$label" env TEST_EVERY="$every" "$@"
+    if also_on "$source" cudasim && [ -e "$BUILD/libdtrain_cudasim.so" ]; then
+        each "$counter" "$label, simulated GPU" env DTRAIN_DEVICE=cudasim TEST_EVERY="${TEST_EVERY:-3}" "$@"
+    fi
     also_on "$source" queue && [ "$np" = "$np_queue" ] || return 0
     for seed in $seeds; do # whose operations are the CPU's: some cases of each
         each "$counter" "$label, queue $seed" env DTRAIN_DEVICE=queue DTRAIN_QUEUE_SEED="$seed" TEST_EVERY="${TEST_EVERY:-17}" "$@"

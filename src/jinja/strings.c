@@ -4,7 +4,26 @@
 #include "dtrain/text/space.h"
 #include "dtrain/text/unicode.h"
 
-/* Non-ASCII upper case is unsupported: it would need tables that nothing else uses. */
+/* Blocks of letters, some without upper case. */
+static const struct {
+    uint32_t first, last;
+    bool cased;
+} blocks[] = {{0xc0, 0x17f, true},     {0x370, 0x52f, true},    {0x590, 0x109f, false},   {0x2e80, 0xa4cf, false},
+              {0xac00, 0xd7ff, false}, {0xf900, 0xfaff, false}, {0x20000, 0x3ffff, false}};
+
+/* Of a letter in these blocks: the one whose lower case it is, at most 130 away. Not of U+00DF, for example, whose upper
+ * case is two letters. */
+static uint32_t upper_of(dt_jctx *x, uint32_t c)
+{
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        if (c < blocks[i].first || c > blocks[i].last) continue;
+        if (!blocks[i].cased || dt_unicode_lower(c) != c || c == 0x130) return c;
+        for (uint32_t u = c - 80; u < c + 130; u++)
+            if (u >= 0xc0 && u < 0x530 && u != c && dt_unicode_lower(u) == c) return u;
+    }
+    dt_jinja_fail(x, "upper case of U+%04X is not supported", (unsigned)c);
+}
+
 static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool upper)
 {
     const uint32_t code = dt_jinja_code(text, n);
@@ -14,8 +33,10 @@ static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool u
         dt_jinja_put_utf8(x, b, dt_unicode_lower(code));
         return;
     }
-    if (n > 1 && dt_unicode_is_letter(code) && (dt_unicode_lower(code) != code || code < 0x3000))
-        dt_jinja_fail(x, "upper case of letters beyond ASCII is not supported");
+    if (n > 1 && dt_unicode_is_letter(code)) {
+        dt_jinja_put_utf8(x, b, upper_of(x, code));
+        return;
+    }
     if (n == 1 && upper && ascii >= 'a' && ascii <= 'z') ascii = (char)(ascii - 32);
     if (n == 1 && !upper && ascii >= 'A' && ascii <= 'Z') ascii = (char)(ascii + 32);
     dt_jbuf_add(x, b, n == 1 ? &ascii : text, n);
