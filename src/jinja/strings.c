@@ -11,8 +11,8 @@ static const struct {
 } blocks[] = {{0xc0, 0x17f, true},     {0x370, 0x52f, true},    {0x590, 0x109f, false},   {0x2e80, 0xa4cf, false},
               {0xac00, 0xd7ff, false}, {0xf900, 0xfaff, false}, {0x20000, 0x3ffff, false}};
 
-/* Of a letter in these blocks: the one whose lower case it is, at most 130 away. Not of U+00DF, for example, whose upper
- * case is two letters. */
+/* Of a letter in these blocks: the one whose lower case it is, at most 130 away. U+00DF, for example, has none: its
+ * upper case is two letters. */
 static uint32_t upper_of(dt_jctx *x, uint32_t c)
 {
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
