@@ -112,6 +112,31 @@ static dt_err hear(void *ctx, dt_sequence *s)
     return DT_OK;
 }
 
+/* Slots, and tokens of a pass. */
+static const int32_t SHAPES[][2] = {{1, 1}, {1, 64}, {2, 3}, {3, 5}, {4, 4}, {5, 16}, {8, 9}, {8, 1000}};
+enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0] };
+
+/* dt_generate makes the expected sequences of w, and frees its memory. Returns the number of passes. */
+static int assert_generates(const struct work *expected, struct work *w, const int32_t shape[2],
+                            dt_generate_options opt, dt_generate_stats *stats)
+{
+    struct fake f = {.max_tok = shape[1]};
+    dt_ledger ledger = {0};
+    const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
+    opt.sampling = how, opt.eos = eos, opt.n_eos = 2, opt.vocab_size = VOCAB, opt.ledger = &ledger;
+    opt.n_slots = shape[0], opt.max_tok = shape[1];
+    assert_int_equal(dt_generate(&d, w->list, N_SEQS, &opt, stats), DT_OK);
+    assert_int_equal(f.n_bad, 0);
+    for (int i = 0; i < N_SEQS; i++) {
+        const dt_sequence *is = &w->seqs[i], *want = &expected->seqs[i];
+        assert_int_equal(is->n_ids, want->n_ids);
+        assert_int_equal(is->finish, want->finish);
+        assert_memory_equal(is->ids, want->ids, (size_t)is->n_ids * sizeof(int32_t));
+    }
+    assert_int_equal(atomic_load(&ledger.total_now), 0);
+    return f.n_calls;
+}
+
 TEST(tokens_do_not_depend_on_slots_and_passes)
 {
     struct work expected;
@@ -122,37 +147,18 @@ TEST(tokens_do_not_depend_on_slots_and_passes)
         n_new += expected.seqs[i].n_ids - expected.seqs[i].n_prompt;
         n_prompt += i == 4 ? 0 : expected.seqs[i].n_prompt;
     }
-    const int32_t shapes[][2] = {{1, 1}, {1, 64}, {2, 3}, {3, 5}, {4, 4}, {5, 16}, {8, 9}, {8, 1000}};
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-        struct fake f = {.max_tok = shapes[k][1]};
+    for (size_t k = 0; k < N_SHAPES; k++) {
         struct work w;
         struct heard heard = {0};
-        dt_ledger ledger = {0};
         dt_generate_stats stats;
         make_work(&w);
-        const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
-        const dt_generate_options opt = {.sampling = how,
-                                         .eos = eos,
-                                         .n_eos = 2,
-                                         .vocab_size = VOCAB,
-                                         .n_slots = shapes[k][0],
-                                         .max_tok = shapes[k][1],
-                                         .on_token = hear,
-                                         .ctx = &heard,
-                                         .ledger = &ledger};
-        assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
-        assert_int_equal(f.n_bad, 0);
-        for (int i = 0; i < N_SEQS; i++) {
-            assert_int_equal(w.seqs[i].n_ids, expected.seqs[i].n_ids);
-            assert_int_equal(w.seqs[i].finish, expected.seqs[i].finish);
-            assert_memory_equal(w.seqs[i].ids, expected.seqs[i].ids, (size_t)w.seqs[i].n_ids * sizeof(int32_t));
-        }
+        const dt_generate_options opt = {.on_token = hear, .ctx = &heard};
+        const int n_calls = assert_generates(&expected, &w, SHAPES[k], opt, &stats);
         assert_int_equal(stats.n_new_tok, n_new);
         assert_int_equal(stats.n_prompt_tok, n_prompt);
-        assert_int_equal(stats.n_forward, f.n_calls);
+        assert_int_equal(stats.n_forward, n_calls);
         assert_int_equal(heard.n_tokens, n_new);
         assert_int_equal(heard.n_ends, N_SEQS - 1); /* all but the one without room */
-        assert_int_equal(atomic_load(&ledger.total_now), 0);
     }
 }
 
@@ -217,32 +223,13 @@ TEST(sequences_that_wait_continue_with_the_answer)
         n_waits += a.n_waits[i];
     }
     assert_true(n_waits > 5);
-    const int32_t shapes[][2] = {{1, 1}, {1, 64}, {2, 3}, {3, 5}, {5, 16}, {8, 9}, {8, 1000}};
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-        struct fake f = {.max_tok = shapes[k][1]};
+    for (size_t k = 0; k < N_SHAPES; k++) {
         struct work w;
-        dt_ledger ledger = {0};
         dt_generate_stats stats;
         make_work(&w);
         a = (struct answers){.seqs = w.seqs, .n_seqs = N_SEQS};
-        const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
-        const dt_generate_options opt = {.sampling = how,
-                                         .eos = eos,
-                                         .n_eos = 2,
-                                         .vocab_size = VOCAB,
-                                         .n_slots = shapes[k][0],
-                                         .max_tok = shapes[k][1],
-                                         .on_token = wait_at_end,
-                                         .on_wait = answer_some,
-                                         .ctx = &a,
-                                         .ledger = &ledger};
-        assert_int_equal(dt_generate(&d, w.list, N_SEQS, &opt, &stats), DT_OK);
-        assert_int_equal(f.n_bad, 0);
-        for (int i = 0; i < N_SEQS; i++) {
-            assert_int_equal(w.seqs[i].n_ids, expected.seqs[i].n_ids);
-            assert_int_equal(w.seqs[i].finish, expected.seqs[i].finish);
-            assert_memory_equal(w.seqs[i].ids, expected.seqs[i].ids, (size_t)w.seqs[i].n_ids * sizeof(int32_t));
-        }
+        const dt_generate_options opt = {.on_token = wait_at_end, .on_wait = answer_some, .ctx = &a};
+        assert_generates(&expected, &w, SHAPES[k], opt, &stats);
         n_idle += a.n_idle;
     }
     assert_true(n_idle > 0);
