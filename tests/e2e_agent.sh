@@ -178,6 +178,20 @@ metrics = json.loads(open(sys.argv[1] + "/metrics.jsonl").readline())
 assert n_later > 10 and n_unread > 0 and abs(metrics["grpo/tools/failure_frequency"] - n_failed / n) < 1e-6, (n_later, n, n_failed, n_unread, metrics)
 PY
 
+# An observation may end exactly at the limit; a longer one is left out. The completion has at most 64 tokens, those of the template among them.
+cat >"$tmp/fills.py" <<'PY'
+import json, sys
+for line in sys.stdin:
+    t = json.loads(line)
+    print(json.dumps({"reward": 0} if t["last"] else {"observation": "1" * max(1, 64 - len(t["completion"]) - t["episode"] % 6)}), flush=True)
+PY
+train 1 fills "${all[@]}" "grpo.environment=command:python3 $tmp/fills.py" run.max_steps=2 grpo.max_completion_length=64
+expect "an observation that fits exactly is taken" python3 - "$tmp/fills" <<'PY'
+import json, sys
+masks = [mask for line in open(sys.argv[1] + "/rollouts.jsonl") for mask in json.loads(line)["tool_mask"]]
+assert max(map(len, masks)) == 64 and any(len(mask) == 64 and not mask[-1] for mask in masks), masks
+PY
+
 # Limits, other objectives, LoRA.
 train 1 one "${all[@]}" grpo.max_tool_calling_iterations=1
 expect "at most one result" awk 'BEGIN { while ((getline x) > 0) if (x > 2) exit 1 }' <(number one grpo/environment/turns)

@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum { MOST_SHOWN = 12 }; /* labels of a confusion table that is printed */
-/* Counts of a label in a validation: found and right, found and wrong, missed. */
-enum { RIGHT, WRONG, MISSED, N_COUNTS };
+/* Counts of a label in a validation: found and right; found and wrong, or missed. */
+enum { RIGHT, ERRORS, N_COUNTS };
 
 typedef struct classifier {
     dt_label_set set;
@@ -236,7 +236,7 @@ static dt_err classify_weights(dt_task *t, const dt_micro *m, const dt_predictio
 /* Count a label that the target has or does not have, and that was found or not. */
 static void count_label(const classifier *c, int64_t k, bool has, bool found)
 {
-    if (has || found) c->count[(has && found ? RIGHT : found ? WRONG : MISSED) * c->set.n + k]++;
+    if (has || found) c->count[(has && found ? RIGHT : ERRORS) * c->set.n + k]++;
 }
 
 /* Is the target classified correctly? counts: also count its labels. */
@@ -274,10 +274,7 @@ static void classify_collect(dt_task *t, const dt_micro *m, const dt_predictions
 
 /* ---- validation -------------------------------------------------------------------------------------------------- */
 
-static double f1_of(double right, double wrong, double missed)
-{
-    return right > 0 ? 2 * right / (2 * right + wrong + missed) : 0;
-}
+static double f1_of(double right, double errors) { return right > 0 ? 2 * right / (2 * right + errors) : 0; }
 
 /* F1 as in scikit-learn, over the labels that occur as label or as result; with several labels of a text over all. */
 static void add_f1(dt_task *t)
@@ -287,14 +284,13 @@ static void add_f1(dt_task *t)
     double all[N_COUNTS] = {0}, sum = 0;
     int64_t n_seen = 0;
     for (int64_t k = 0; k < n; k++) {
-        const double right = c->count[RIGHT * n + k], wrong = c->count[WRONG * n + k],
-                     missed = c->count[MISSED * n + k];
-        all[RIGHT] += right, all[WRONG] += wrong, all[MISSED] += missed;
-        sum += f1_of(right, wrong, missed);
-        n_seen += is_multi(c) || right + wrong + missed > 0;
+        const double right = c->count[RIGHT * n + k], errors = c->count[ERRORS * n + k];
+        all[RIGHT] += right, all[ERRORS] += errors;
+        sum += f1_of(right, errors);
+        n_seen += is_multi(c) || right + errors > 0;
     }
     dt_sums_add(t->sums, c->f1_macro, n_seen ? sum / (double)n_seen : 0);
-    dt_sums_add(t->sums, c->f1_micro, f1_of(all[RIGHT], all[WRONG], all[MISSED]));
+    dt_sums_add(t->sums, c->f1_micro, f1_of(all[RIGHT], all[ERRORS]));
 }
 
 static dt_err classify_evaluate(dt_task *t, int64_t micro)
