@@ -6,7 +6,7 @@
 full_only
 python=${EXITS_PYTHON:-python3}
 has() { "$python" -c "import $1" 2>/dev/null; }
-has "torch, transformers, sentencepiece" || { skip exits "no torch, transformers and sentencepiece in $python"; e2e_done; }
+has "torch, transformers, sentencepiece" || { skip exits "no torch, transformers and sentencepiece in $python"; e2e_done; exit; }
 printf '{"prompt": "the cat sat"}\n{"prompt": "a"}\n{"prompt": "It was the best of times"}\n' >"$tmp/prompts.jsonl"
 compared() { # NAME PROGRAM ARGS...: prints and compares
     local name=$1 program=$2

@@ -256,7 +256,7 @@ run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vi
 expect "where it has, nothing is said" lacks 'is ignored' "$out"
 check "a rate for what is frozen" 64 "lr_groups: 'vision_tower' matches frozen tensors: vision.train = projector, without tower" "${clip[@]}" vision.train=projector optimizer.lr_groups=multi_modal_projector:1e-3,vision_tower:2e-6
 check "LLaVA's name of the projector" 64 "'mm_projector' matches no trained tensor; use multi_modal_projector" "${clip[@]}" optimizer.lr_groups=mm_projector:1e-3
-check "a task of language models" 64 'run.task: task grpo accepts only language models' "${clip[@]}" run.task=grpo
+check "a task of language models" 64 'run.task: task classify accepts only language models' "${clip[@]}" run.task=classify
 check "data that are not there, by their key" 65 'data.train: .*trian.h5: cannot be opened' "${clip[@]}" data.train=trian.h5
 check "part of the model for a key" 64 'vision.llm: add llm to vision.train' "${clip[@]}" vision.llm=true
 check "AnyLLM's name for a key" 64 'projection_type is projector_type in .vision.' "${clip[@]}" vision.projection_type=mlp
@@ -268,7 +268,7 @@ check "more blocks than there are" 64 'vision.train.*from 1 to 2' "${clip[@]}" v
 check "adapters of a tower" 64 "lora.target_modules: 'out_proj' is a layer of another part of the model; add tower to lora.parts" "${clip[@]}" lora.r=2 lora.target_modules=q_proj,out_proj
 check "adapters of nothing" 64 'vision.train.*llm' "${clip[@]}" vision.train=projector lora.r=2
 check "saving what is trained alone" 64 'checkpoint.save.*vision.path' "${clip[@]}" vision.train=projector checkpoint.save=trainable
-wrong "a reward model of images" 64 'for a scalar head' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3
+wrong "a reward model without a head" 65 'tensor .score.weight. is missing' ./dtrain-generate $hf/clip_llama_text --score $hf/clip_llama --prompt cat --max-new-tokens 3
 check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4

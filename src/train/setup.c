@@ -426,10 +426,6 @@ static dt_err describe_head(dt_run *run)
     const dt_task_ops *ops = run->task.ops;
     json_t *root;
     if (!ops->describe) return DT_OK;
-    DT_CONFIG_CHECK(!run->mc.vision, &run->cfg, "model", "path",
-                    "expected a language model, found a vision-language model: run.task = %s reads only texts; "
-                    "model.vision = none takes the language model of some",
-                    ops->name);
     DT_TRY(dt_json_parse(&root, "config.json", run->mc.json, strlen(run->mc.json), 0));
     dt_err err = ops->describe(&run->task, root);
     run->pretrained.new_score = ops->trains || run->task.n_labels == DT_HIDDEN_STATES;
