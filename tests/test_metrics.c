@@ -46,7 +46,7 @@ TEST_WITH(curves_know_steps_tokens_and_time, setup, teardown)
     const double expected[3][2] = {{10, 25}, {100, 250}, {20, 50}}; /* time: 10*2, then + 10*1 + 5*4 */
     for (int axis = 0; axis < 3; axis++) {
         dt_curve c;
-        assert_int_equal(dt_curve_extract(&c, &m, "loss", (dt_axis)axis), DT_OK);
+        assert_int_equal(dt_curve_extract(&c, &m, "loss", (dt_plot_axis)axis), DT_OK);
         assert_int_equal(c.n, 2);
         for (int i = 0; i < 2; i++) assert_true(c.x[i] == expected[axis][i] && c.y[i] == (i ? 3 : 4));
         dt_curve_free(&c);

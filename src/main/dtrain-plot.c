@@ -42,7 +42,7 @@ typedef struct options {
     char **names;       /* --metrics; NULL: the standard panels */
     int n_names;
     int64_t smooth; /* records; 0: 1/40 of them */
-    dt_axis axis;
+    dt_plot_axis axis;
     bool list, help, version;
 } options;
 

@@ -20,7 +20,7 @@ void dt_curve_free(dt_curve *c)
     *c = (dt_curve){0};
 }
 
-dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_axis axis)
+dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_plot_axis axis)
 {
     DT_TRY(curve_alloc(c, m->n_rows));
     const double *y = dt_metrics_column(m, name), *step = dt_metrics_column(m, "step");

@@ -219,7 +219,7 @@ static void put_panel(FILE *f, const dt_panel *p, int number, double x_divisor, 
     fprintf(f, "\n");
 }
 
-static const char *x_label(dt_axis axis, double largest, double *divisor, char *out, size_t size)
+static const char *x_label(dt_plot_axis axis, double largest, double *divisor, char *out, size_t size)
 {
     dt_scale s = axis == DT_AXIS_TIME     ? scale_of_time(largest)
                  : axis == DT_AXIS_TOKENS ? dt_scale_of(largest)

@@ -88,7 +88,7 @@ NAME_ONEDNN     = oneDNN
 GIVES_ONEDNN    = faster matmuls on CPUs, otherwise by kernels of dtrain
 NEEDS_ONEDNN    = src/device/cpu/cpu_onednn src/device/cpu/cpu_matmul_onednn
 define COMPONENT_RULE
-$(NEEDS_$(1):%=$(BUILD)/%.o): CPPFLAGS += -DDT_HAVE_$(1) $($(1)_CFLAGS)
+$(NEEDS_$(1):%=$(BUILD)/%.o): private CPPFLAGS += -DDT_HAVE_$(1) $($(1)_CFLAGS)
 endef
 $(foreach l,$(COMPONENTS),$(eval $(call COMPONENT_RULE,$(l))))
 # With other components, the files that use them are recompiled.

@@ -16,6 +16,11 @@ echo "MPI := $mpi"
 compile=$($mpicc -show -c x.c 2>/dev/null | sed 's/ -c x\.c//')
 [ "$("$here/../mpi.sh" kind ${compile:-false})" = "$mpi" ] || compile=$mpicc
 echo "COMPILE := $compile"
+# Other compilers have other forms of precompiled headers; ccache does not cache objects that use one.
+case "$compile $($compile --version 2>/dev/null)" in
+    *ccache*) echo "PRECOMPILE :=" ;;
+    *"Free Software Foundation"*) echo "PRECOMPILE := gcc" ;;
+esac
 [ "${HDF5_GIVEN:-undefined}" != undefined ] || echo "HDF5 := $HDF5"
 echo "HDF5_CFLAGS ?= $(flags --cflags "$HDF5")"
 echo "HDF5_LIBS ?= $(if [ -n "$HDF5" ]; then flags --libs "$HDF5"; else echo -lhdf5; fi)"

@@ -12,11 +12,11 @@ typedef struct dt_curve {
 
 /** The x axis: steps, tokens so far, or seconds of training (the sum of step times, without pauses between starts of a
  *  run). */
-typedef enum dt_axis { DT_AXIS_STEP, DT_AXIS_TOKENS, DT_AXIS_TIME } dt_axis;
+typedef enum dt_plot_axis { DT_AXIS_STEP, DT_AXIS_TOKENS, DT_AXIS_TIME } dt_plot_axis;
 
 /** Extract the points of a metric; n 0 if the run has no such metric. A line without tokens (validation) takes the x of
  *  the line before it. c: out. DT_ERR_MEMORY. */
-dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_axis axis);
+dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_plot_axis axis);
 /** Smooth a curve: the mean of up to `window` points around each point, with linearly decreasing weights. The window is
  *  shorter, but centred, at the start, and one-sided at the end. max_points > 0: only about this many points, evenly
  *  spaced and including the last. out: out. DT_ERR_MEMORY. */

@@ -36,7 +36,7 @@ enum { DT_MAX_PANELS = 8 };
 /** A plot. {0} to begin; freed with dt_picture_free. */
 typedef struct dt_picture {
     char heading[1024], note[256]; /* above the panels, at the left and at the right */
-    dt_axis axis;
+    dt_plot_axis axis;
     dt_panel panels[DT_MAX_PANELS];
     int n_panels;
 } dt_picture;

@@ -26,7 +26,7 @@ enum { COPY_NBYTES = 1 << 20 };
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
-    uint64_t token[DT_N_PARTS], token_end[DT_N_PARTS];
+    uint64_t token[DT_N_DATA_PARTS], token_end[DT_N_PARTS];
 } shard;
 
 typedef struct commit {
@@ -99,7 +99,7 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
     DT_GROW(k->shards, k->n_shards, "%s: out of memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
     shard *s = &k->shards[k->n_shards++];
     *s = (shard){.first = first, .n = end - first};
-    for (int side = 0; side < DT_N_PARTS; side++) {
+    for (int side = 0; side < DT_N_DATA_PARTS; side++) {
         DT_TRY(offset_at(k->w, side, first, &s->token[side]));
         DT_TRY(offset_at(k->w, side, end, &s->token_end[side]));
     }

@@ -7,7 +7,7 @@
 #include "dtrain/data/features.h"
 
 /* Records are stored like the texts of a third side (bytes instead of token ids), images like those of a fourth. */
-enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_PARTS };
+enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_DATA_PARTS };
 
 /* Every array that a dataset can have. The order is part of dt_dataset_fingerprint. */
 typedef enum dt_column {
@@ -51,7 +51,7 @@ extern const dt_column_form dt_columns[DT_N_COLUMNS];
 /** The columns of a part's elements and offsets, and the name of its elements. */
 static inline dt_column dt_part_elements(int part)
 {
-    static const dt_column OF[DT_N_PARTS] = {DT_COL_TOKENS, DT_COL_SECOND_TOKENS, DT_COL_RECORDS, DT_COL_PIXELS};
+    static const dt_column OF[DT_N_DATA_PARTS] = {DT_COL_TOKENS, DT_COL_SECOND_TOKENS, DT_COL_RECORDS, DT_COL_PIXELS};
     return OF[part];
 }
 static inline dt_column dt_part_offsets(int part) { return (dt_column)(dt_part_elements(part) + 1); }

@@ -82,10 +82,10 @@ static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;
     if (d->store->verify) DT_TRY(d->store->verify(d, j->poll, j->arg));
-    for (int part = 0; part < DT_N_PARTS; part++)
+    for (int part = 0; part < DT_N_DATA_PARTS; part++)
         if (d->column[dt_part_offsets(part)].path)
             DT_TRY(dt_dataset_each_block(d, part, j->poll ? poll_block : NULL, (void *)j));
-    for (int part = 0; part < DT_N_PARTS; part++) DT_TRY(verify_array(j, (int)dt_part_offsets(part)));
+    for (int part = 0; part < DT_N_DATA_PARTS; part++) DT_TRY(verify_array(j, (int)dt_part_offsets(part)));
     for (int c = 0; c < DT_N_ARRAYS; c++)
         if (dt_columns[c].per != DT_PER_OFFSET) DT_TRY(verify_array(j, c));
     return d->info.has_images ? verify_images(j) : DT_OK;

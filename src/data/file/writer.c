@@ -168,7 +168,7 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
 {
     w->open_document = false;
     w->n_documents++;
-    for (int part = 0; part < DT_N_PARTS; part++) DT_TRY(end_part(w, part));
+    for (int part = 0; part < DT_N_DATA_PARTS; part++) DT_TRY(end_part(w, part));
     return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 
