@@ -26,7 +26,7 @@ expect "all keys" cmp "$tmp/keys" <(awk -F'`' '/^## / { s = $0; gsub(/[^a-z]/, "
 complete_words ./dtrain x.ini run.task = s
 offers "the words of a key" "sft"
 complete_words ./dtrain x.ini run.task =
-offers "all words of a key" "pretrain sft rm dpo kto distill ppo grpo eval"
+offers "all words of a key" "pretrain sft rm dpo kto distill ppo grpo classify embed eval"
 complete_words ./dtrain x.ini model.model_type = gemma
 offers "values on several lines" "gemma2 gemma3_text"
 complete_words ./dtrain --keys zero.st
