@@ -12,8 +12,14 @@
 
 bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
-program=${bin:+$bin/}dtrain-generate
-[ -n "$bin" ] || [ ! -x "$SLURM_SUBMIT_DIR/dtrain-generate" ] || program=$SLURM_SUBMIT_DIR/dtrain-generate
+# The program: the one installed with this script, the one in PATH, or the one in the folder the job was submitted from.
+for program in ${bin:+"$bin/dtrain-generate"} "$(command -v dtrain-generate)" "$SLURM_SUBMIT_DIR/dtrain-generate" ''; do
+    if [ -f "$program" ] && [ -x "$program" ]; then break; fi
+done
+if [ -z "$program" ]; then
+    echo "dtrain-generate is not in PATH and not in $SLURM_SUBMIT_DIR: run make there, or load its module" >&2
+    exit 127
+fi
 keys=$SLURM_SUBMIT_DIR/serve.keys
 [ -f "$keys" ] && set -- --api-key-file "$keys" "$@"
 srun --mpi=pmix ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$program" --serve "$(hostname):${PORT:-8000}" "$@" &
