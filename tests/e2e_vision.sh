@@ -276,7 +276,7 @@ differ "dtrain-generate" dtrain-generate model --prompt a --max-new-tokens 2
 differ "dtrain-convert" dtrain-convert model "$tmp/wrong.h5"
 sed 's/"completion": "[^"]*"/"answer": "b"/; s|\.\./\.\./vision_data|'"$PWD/$pictures"'|g' $fixture/records.jsonl >"$tmp/prompts.jsonl"
 images clip_llama -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-check "rollouts" 65 'prompts.h5 has images, and the model has no vision tower' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3
+check "rollouts" 65 'prompts.h5 has images, and the model has no vision tower' $alone run.task=grpo data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 grpo.num_generations=2 grpo.max_completion_length=8
 echo '{"prompt": "<image>", "completion": "a"}' >"$tmp/loose.jsonl"
 expect "placeholders without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/loose.h5" "$tmp/loose.jsonl"
 stray='token 60 stands for an image in this model, but the dataset has no images'
