@@ -49,7 +49,7 @@ TEST(a_fault_of_one_rank_leaves_the_others_whole)
     assert_true(open_mesh(f, &kinds[0], &flat));
     const dt_axis *a = &f->comm.mesh.data;
     const bool bad = f->comm.rank == f->comm.nranks - 1;
-    enum { N_CALLS = 5, N = 8, MOST = 16 };
+    enum { N_CALLS = 3, N = 8, MOST = 16 };
     guarded x = guarded_alloc(f, 4 * N * MOST), y = guarded_alloc(f, 4 * N * MOST);
     size_t sizes[MOST];
     for (int r = 0; r < MOST; r++) sizes[r] = N;
@@ -57,11 +57,8 @@ TEST(a_fault_of_one_rank_leaves_the_others_whole)
     to_device(f, &x);
     for (int call = 0; call < N_CALLS; call++) {
         const dt_err err = call == 0   ? dt_comm_all_reduce(a, device(&x), DT_F32, N, false, NULL)
-                           : call == 1 ? dt_comm_all_to_all(a, device(&x), device(&y), N, NULL)
-                           : call == 2 ? dt_comm_all_to_all_v(a, device(&x), sizes, device(&y), sizes, NULL)
-                           : call == 3 ? dt_comm_broadcast(a, device(&x), N, 0, NULL)
-                                       : dt_comm_send_recv(a, device(&x), (a->rank + 1) % a->size, device(&y),
-                                                           (a->rank + a->size - 1) % a->size, N, NULL);
+                           : call == 1 ? dt_comm_all_to_all_v(a, device(&x), sizes, device(&y), sizes, NULL)
+                                       : dt_comm_broadcast(a, device(&x), N, 0, NULL);
         assert_all(MPI_COMM_WORLD, err == (bad ? DT_ERR_FAULT : DT_OK));
         dt_vote vote = {.err = err};
         assert_all(MPI_COMM_WORLD, dt_comm_vote(&f->comm, &vote) == DT_OK && vote.err == DT_ERR_FAULT &&
@@ -199,10 +196,7 @@ static bool all_to_all_is_right(fixture *f, const dt_axis *a, size_t n, bool v)
     for (int r = 0; r < a->size; r++)
         for (size_t i = 0; i < give[r]; i++) *p++ = sent(f->comm.rank, a->member[r], i);
     to_device(f, &send), to_device(f, &recv);
-    bool ok = settled(f,
-                      v ? dt_comm_all_to_all_v(a, device(&send), give, device(&recv), take, NULL)
-                        : dt_comm_all_to_all(a, device(&send), device(&recv), n, NULL),
-                      &recv);
+    bool ok = settled(f, dt_comm_all_to_all_v(a, device(&send), give, device(&recv), take, NULL), &recv);
     for (int r = 0; ok && r < a->size; r++)
         for (size_t i = 0; ok && i < take[r]; i++)
             ok = ((const unsigned char *)host(&recv))[at++] == sent(a->member[r], f->comm.rank, i);
@@ -218,22 +212,6 @@ static bool broadcast_is_right(fixture *f, const dt_axis *a, size_t n, int root)
     bool ok = settled(f, dt_comm_broadcast(a, device(&g), n, root, NULL), &g);
     for (size_t i = 0; ok && i < n; i++) ok = ((const unsigned char *)host(&g))[i] == byte_of(a->member[root], i);
     guarded_free(&g);
-    return ok;
-}
-
-/** To the next rank: in a ring, or without a receiver for the last rank. */
-static bool send_recv_is_right(fixture *f, const dt_axis *a, size_t n, bool ring)
-{
-    int to = a->rank + 1, from = a->rank - 1;
-    if (to == a->size) to = ring ? 0 : -1;
-    if (from < 0) from = ring ? a->size - 1 : -1;
-    guarded send = guarded_alloc(f, n), recv = guarded_alloc(f, n);
-    for (size_t i = 0; i < n; i++) ((unsigned char *)host(&send))[i] = byte_of(f->comm.rank, i);
-    to_device(f, &send), to_device(f, &recv);
-    bool ok = settled(f, dt_comm_send_recv(a, device(&send), to, device(&recv), from, n, NULL), &recv);
-    for (size_t i = 0; ok && i < n; i++)
-        ok = ((const unsigned char *)host(&recv))[i] == (from < 0 ? GUARD_BYTE : byte_of(a->member[from], i));
-    guarded_free(&send), guarded_free(&recv);
     return ok;
 }
 
@@ -277,7 +255,6 @@ static bool axis_works(fixture *f, const dt_axis *a, int64_t n)
     for (int o = 0; o < 2; o++) {
         ok = reduce_is_right(f, a, n, o) && ok;
         ok = all_to_all_is_right(f, a, (size_t)n, o) && ok;
-        ok = send_recv_is_right(f, a, (size_t)n, o) && ok;
     }
     if (n > 0) ok = gather_is_right(f, a, (size_t)n) && ok;
     ok = broadcast_is_right(f, a, (size_t)n, 0) && ok;
@@ -330,7 +307,6 @@ TEST(large_exchanges_take_several_messages)
         f->comm.mpi->max_message = 1000;
         assert_all(MPI_COMM_WORLD, all_to_all_is_right(f, a, 4097, true));
         assert_all(MPI_COMM_WORLD, all_to_all_is_right(f, a, 1000, false));
-        assert_all(MPI_COMM_WORLD, send_recv_is_right(f, a, 4097, true));
         assert_all(MPI_COMM_WORLD, broadcast_is_right(f, a, 200001, a->size - 1));
         assert_all(MPI_COMM_WORLD, all_reduce_is_right(f, a, DT_F32, 20011, false));
         close_layout(f);
@@ -379,7 +355,9 @@ TEST(a_failing_copy_does_not_strand_the_others)
         assert_true(open_mesh(f, &far, &flat));
         guarded send = guarded_alloc(f, 8u * (size_t)nranks), recv = guarded_alloc(f, 8u * (size_t)nranks);
         if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth);
-        dt_err err = dt_comm_all_to_all(&f->comm.mesh.data, device(&send), device(&recv), 8, NULL);
+        size_t sizes[16];
+        for (int r = 0; r < 16; r++) sizes[r] = 8;
+        dt_err err = dt_comm_all_to_all_v(&f->comm.mesh.data, device(&send), sizes, device(&recv), sizes, NULL);
         const dt_err late = f->dev.ops->stream_sync(&f->dev, NULL);
         if (err == DT_OK) err = late;
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
@@ -428,12 +406,12 @@ TEST(contracts_are_checked)
     const dt_axis *a = &f->comm.mesh.data;
     float x[16] = {0};
     const size_t one = 4;
+    size_t sizes[16];
+    for (int r = 0; r < 16; r++) sizes[r] = one;
     bool ok = dt_comm_all_reduce(a, x, DT_I8, 4, false, NULL) == DT_ERR_ARG;
     ok = dt_comm_all_reduce(a, NULL, DT_F32, 4, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_all_to_all(a, x, x, one, NULL) == DT_ERR_ARG && ok; /* overlap */
+    ok = dt_comm_all_to_all_v(a, x, sizes, x, sizes, NULL) == DT_ERR_ARG && ok; /* overlap */
     ok = dt_comm_broadcast(a, x, one, a->size, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_send_recv(a, x, a->size, x + 8, -1, one, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_send_recv(a, x, a->rank, x + 8, -1, one, NULL) == DT_ERR_ARG && ok;
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, ok);
     close_layout(f);
@@ -483,7 +461,7 @@ int main(int argc, char **argv)
     char fault[256];
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     *fault = '\0';
-    const char *const calls[] = {"all_reduce", "all_to_all", "all_to_all_v", "broadcast", "send_recv"};
+    const char *const calls[] = {"all_reduce", "all_to_all_v", "broadcast"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         const size_t at = strlen(fault);
         snprintf(fault + at, sizeof fault - at, "%scomm.%s:%d:1:error", i ? "," : "", calls[i], nranks - 1);

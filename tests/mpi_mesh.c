@@ -95,14 +95,12 @@ static dt_err sum_over_tp(const model *m, float *x, int64_t n)
 
 /* ---- attention over divided tokens ------------------------------------------------------------------------------- */
 
-/** The rows [t] of all ranks of an axis in rank order, passed on around a ring. whole: [T][C] */
-static dt_err ring(const model *m, const float *own, float *whole)
+/** The rows [t] of all ranks of an axis in rank order. whole: [T][C] */
+static dt_err all_rows(const model *m, const float *own, float *whole)
 {
-    const int n = m->cp ? m->cp->size : 1, me = m->cp ? m->cp->rank : 0, len = m->t * C;
-    memcpy(whole + me * len, own, (size_t)len * sizeof *own);
-    for (int k = 1; k < n; k++) /* what came last goes on */
-        DT_TRY(dt_comm_send_recv(m->cp, whole + (me - k + 1 + n) % n * len, (me + 1) % n,
-                                 whole + (me - k + n) % n * len, (me - 1 + n) % n, (size_t)len * sizeof *own, NULL));
+    const size_t nbytes = (size_t)(m->t * C) * sizeof *own;
+    if (m->cp) return dt_comm_all_gather(m->cp, own, whole, nbytes, NULL);
+    memcpy(whole, own, nbytes);
     return DT_OK;
 }
 
@@ -129,9 +127,9 @@ static dt_err attend(const model *m, attention *a, const float *x, float *out)
     const int first = m->cp ? m->cp->rank * m->t : 0;
     forward(x, m->w.at[Q], a->q, m->t, C, C);
     forward(x, m->w.at[K], a->own, m->t, C, C);
-    DT_TRY(ring(m, a->own, a->k));
+    DT_TRY(all_rows(m, a->own, a->k));
     forward(x, m->w.at[V], a->own, m->t, C, C);
-    DT_TRY(ring(m, a->own, a->v));
+    DT_TRY(all_rows(m, a->own, a->v));
     for (int t = 0; t < m->t; t++) {
         float p[T];
         probabilities(a->q + t * C, a->k, first + t, p);

@@ -179,14 +179,15 @@ TEST_WITH(counts_above_31_bits_do_not_wrap, open_count, close_count)
     assert_int_equal(dt_comm_open_counted(&comm, &f->dev, N_RANKS, 4, &(dt_mesh_shape){1, 1, false}), DT_OK);
     const dt_axis *a = &comm.mesh.data;
     char *const x = b.ptr, *const y = x + ((size_t)1 << 49);
+    size_t sizes[N_RANKS];
+    for (int r = 0; r < N_RANKS; r++) sizes[r] = (size_t)bytes;
     const struct {
         dt_err err;
         double sent;
     } calls[] = {{dt_comm_all_reduce(a, x, DT_F32, n, false, NULL), 2 * others / N_RANKS * bytes},
                  {dt_comm_reduce_scatter(a, x, DT_F32, y, DT_F32, n, false, false, NULL), others * bytes},
                  {dt_comm_all_gather(a, y, x, (size_t)bytes, NULL), others * bytes},
-                 {dt_comm_all_to_all(a, x, y, (size_t)bytes, NULL), others * bytes},
-                 {dt_comm_send_recv(a, x, 1, y, 7, (size_t)bytes, NULL), bytes}};
+                 {dt_comm_all_to_all_v(a, x, sizes, y, sizes, NULL), others * bytes}};
     double sent = 0;
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         assert_int_equal(calls[i].err, DT_OK);

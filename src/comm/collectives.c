@@ -144,40 +144,21 @@ static dt_err exchange(const dt_axis *axis, const char *kind, const dt_parcel *m
     return copied == DT_OK || err == DT_ERR_COMM ? err : copied;
 }
 
-/** Copy this rank's own block. */
-static dt_err copy_own(const dt_axis *axis, const void *from, void *to, size_t nbytes, dt_stream *stream)
+/** Blocks in rank order; sizes of all ranks. */
+static dt_err swap_blocks(const dt_axis *axis, const char *send, const size_t *send_nbytes, char *recv,
+                          const size_t *recv_nbytes, dt_stream *stream)
 {
     dt_device *dev = axis->comm->dev;
-    return nbytes > 0 && from != to ? dev->ops->copy(dev, to, from, nbytes, stream) : DT_OK;
-}
-
-/** Blocks in rank order; sizes of all ranks, or NULL: nbytes each. */
-static dt_err swap_blocks(const dt_axis *axis, const char *kind, const char *send, const size_t *send_nbytes,
-                          char *recv, const size_t *recv_nbytes, size_t nbytes, dt_stream *stream)
-{
     dt_parcel *m = axis->messages;
     dt_err err = DT_OK;
     int n = 0;
     for (int r = 0; r < axis->size; r++) {
-        const size_t give = send_nbytes ? send_nbytes[r] : nbytes, take = recv_nbytes ? recv_nbytes[r] : nbytes;
-        if (r == axis->rank)
-            err = copy_own(axis, send, recv, give, stream);
-        else if (give + take > 0)
-            m[n++] = (dt_parcel){r, send, recv, give, take};
+        const size_t give = send_nbytes[r], take = recv_nbytes[r];
+        if (r != axis->rank && give + take > 0) m[n++] = (dt_parcel){r, send, recv, give, take};
+        if (r == axis->rank && give > 0) err = dev->ops->copy(dev, recv, send, give, stream);
         send += give, recv += take;
     }
-    return exchange(axis, kind, m, n, err, stream);
-}
-
-dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.all_to_all");
-    DT_EXPECT(axis && axis->comm && axis->comm->ops);
-    DT_EXPECT(nbytes <= SIZE_MAX / 2 / (size_t)axis->size && (nbytes == 0 || (send && recv)));
-    const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv, whole = nbytes * (uintptr_t)axis->size;
-    DT_EXPECT(s + whole <= r || r + whole <= s);
-    DT_TRY(begin(axis, "all_to_all", (int64_t)nbytes, -1, stream));
-    return end_on_stream(axis, stream, swap_blocks(axis, "all_to_all", send, NULL, recv, NULL, nbytes, stream), fault);
+    return exchange(axis, "all_to_all_v", m, n, err, stream);
 }
 
 dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
@@ -193,26 +174,8 @@ dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t 
     DT_EXPECT(send_nbytes[axis->rank] == recv_nbytes[axis->rank]);
     DT_TRY(begin(axis, "all_to_all_v", 0, -1, stream));
     dt_err err = dt_comm_check_sizes(axis, send_nbytes, recv_nbytes);
-    if (err == DT_OK) err = swap_blocks(axis, "all_to_all_v", send, send_nbytes, recv, recv_nbytes, 0, stream);
+    if (err == DT_OK) err = swap_blocks(axis, send, send_nbytes, recv, recv_nbytes, stream);
     return end_on_stream(axis, stream, err, fault);
-}
-
-dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *recv, int from, size_t nbytes,
-                         dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.send_recv");
-    DT_EXPECT(axis && axis->comm && axis->comm->ops);
-    DT_EXPECT(to >= -1 && to < axis->size && from >= -1 && from < axis->size);
-    DT_EXPECT((to == axis->rank) == (from == axis->rank));
-    DT_EXPECT(nbytes == 0 || ((to < 0 || send) && (from < 0 || recv)));
-    DT_TRY(begin(axis, "send_recv", (int64_t)nbytes, -1, stream));
-    dt_parcel m[2];
-    int n = 0;
-    const bool own = to == axis->rank;
-    if (to >= 0 && !own) m[n++] = (dt_parcel){.rank = to, .send = send, .send_nbytes = nbytes};
-    if (from >= 0 && !own) m[n++] = (dt_parcel){.rank = from, .recv = recv, .recv_nbytes = nbytes};
-    const dt_err copied = own ? copy_own(axis, send, recv, nbytes, stream) : DT_OK;
-    return end_on_stream(axis, stream, exchange(axis, "send_recv", m, n, copied, stream), fault);
 }
 
 /** Root sends each rank a part of its own, or the same to all (stride 0). */

@@ -391,18 +391,14 @@ dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t n
  *  MPICH", 2005. */
 dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream);
 
-/** Send block r of send to rank r, for all ranks of an axis: recv[r * nbytes ..] = block of send_r for this rank.
- *  Collective on the axis; asynchronous on stream. Sends (size - 1) * nbytes.
+/** Send a block to each rank of an axis, and receive one from each, contiguous in rank order. Collective on the axis;
+ *  asynchronous on stream.
  *
- *  send, recv  in, out  [size * nbytes] each; must not overlap
+ *  send, recv                in, out  must not overlap
+ *  send_nbytes, recv_nbytes  in       [size] bytes to and from each rank; host; send_nbytes[r] here equals
+ *                                     recv_nbytes[this rank] on rank r, which comm->check verifies
  *
  *  Errors as dt_comm_reduce_scatter. */
-dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
-
-/** As dt_comm_all_to_all with blocks of different sizes, contiguous in rank order.
- *
- *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
- *                                rank] on rank r, which comm->check verifies */
 dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
                             const size_t *recv_nbytes, dt_stream *stream);
 
@@ -415,17 +411,6 @@ dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t 
  *
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root, dt_stream *stream);
-
-/** Send to one rank of an axis and receive from another. Collective on the axis, with the same nbytes; asynchronous on
- *  stream. If rank a passes b as `to`, rank b passes a as `from`.
- *
- *  send      in   [nbytes]; must not overlap recv
- *  to, from  ranks of the axis, or -1: sends, or receives, nothing. Both or neither may be this rank
- *  recv      out  [nbytes]
- *
- *  Errors as dt_comm_reduce_scatter. */
-dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *recv, int from, size_t nbytes,
-                         dt_stream *stream);
 
 /* ---- collectives on host values ---------------------------------------------------------------------------------- */
 
