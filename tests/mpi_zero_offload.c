@@ -34,8 +34,6 @@ static void vary_frozen(run_options *o, int variant)
 {
     vary_offload(o, variant);
     o->frozen_tensors = true;
-    o->zero.frozen_differ = true;
-    o->zero.frozen_dtype = o->zero.param_dtype == DT_F32 ? DT_BF16 : DT_F32;
 }
 TEST_OF(ALWAYS | BY_NODE, frozen_tensors_stay_as_they_are) { check_all_stages(*state, vary_frozen, N_OFFLOADS); }
 

@@ -61,7 +61,6 @@ TEST(bytes_per_parameter_are_the_papers)
             const dt_zero_options opt = {
                 .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
             const dt_zero_plan p = plan_of(&opt, u, 3, ranks[k]);
-            assert_true(fabs(p.formula_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
             assert_true(fabs(p.state_bytes_per_param - paper_bytes(stage, ranks[k])) < 1e-12 * 16);
             assert_int_equal(p.n_padding, 0);
             assert_int_equal(p.n_param, 16 * 1024 * 21 * 7);
@@ -87,19 +86,19 @@ TEST(volume_is_two_or_three_times_the_parameters)
 {
     dt_unit u[3];
     make_even_units(u);
-    const double once = 16 * 1024 * 21 * 7 * 3.0 / 4;
+    const double once = sizeof(uint16_t) * 16 * 1024 * 21 * 7 * 3.0 / 4;
     for (int stage = 0; stage <= 3; stage++) {
         dt_zero_options opt = {
             .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
         dt_zero_plan p = plan_of(&opt, u, 3, 4);
-        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step == (stage == 3 ? 3 : 2) * once);
-        assert_true(p.sent_elems_per_micro_step == (stage < 2 ? 0 : stage == 2 ? 1 : 3) * once);
+        assert_true(p.sent_bytes_per_micro_step + p.sent_bytes_per_step == (stage == 3 ? 3 : 2) * once);
+        assert_true(p.sent_bytes_per_micro_step == (stage < 2 ? 0 : stage == 2 ? 1 : 3) * once);
         opt.reproducible = true; /* reduces in every micro-step */
         p = plan_of(&opt, u, 3, 4);
-        assert_true(p.sent_elems_per_micro_step == (stage < 3 ? 1 : 3) * once);
-        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step == (stage == 3 ? 3 : 2) * once);
+        assert_true(p.sent_bytes_per_micro_step == (stage < 3 ? 1 : 3) * once);
+        assert_true(p.sent_bytes_per_micro_step + p.sent_bytes_per_step == (stage == 3 ? 3 : 2) * once);
         p = plan_of(&opt, u, 3, 1);
-        assert_true(p.sent_elems_per_micro_step == 0 && p.sent_elems_per_step == 0);
+        assert_true(p.sent_bytes_per_micro_step == 0 && p.sent_bytes_per_step == 0);
     }
     free_units(u, 3);
 }
@@ -125,7 +124,7 @@ TEST(frozen_parts_have_neither_gradients_nor_states)
     dt_unit u[3];
     make_even_units(u);
     dt_units_choose_trained(u, 3, is_c, NULL);
-    const double part = 16 * 1024 * 21, frozen = 6 * part, once = 0.75;
+    const double part = 16 * 1024 * 21, frozen = 6 * part, once = sizeof(uint16_t) * 0.75;
     for (int stage = 0; stage <= 3; stage++) {
         const dt_zero_options opt = {
             .stage = stage, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
@@ -134,10 +133,9 @@ TEST(frozen_parts_have_neither_gradients_nor_states)
         assert_true((double)dt_memory_of(&p.memory, DT_MEM_PARAMS) == params * 7 * part);
         assert_true((double)dt_memory_of(&p.memory, DT_MEM_GRADS) == grads * part);
         assert_true((double)dt_memory_of(&p.memory, DT_MEM_OPTIMIZER) == states * part);
-        assert_true(fabs(p.formula_bytes_per_param - p.state_bytes_per_param) < 1e-12 * 16);
         assert_true(p.n_padding == 0 && p.n_param == 7 * 16 * 1024 * 21);
         const double gathered = stage == 3 ? 2 * once * frozen : 0;
-        assert_true(p.sent_elems_per_micro_step + p.sent_elems_per_step ==
+        assert_true(p.sent_bytes_per_micro_step + p.sent_bytes_per_step ==
                     (stage == 3 ? 3 : 2) * once * part + gathered);
     }
     dt_zero_options opt = {.stage = 3, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
@@ -158,7 +156,7 @@ TEST(bytes_follow_from_the_optimizers_states)
         for (opt.stage = 0; n <= DT_MAX_STATES && opt.stage <= 3; opt.stage++) {
             const double kept = 4 + 4 * n, want[] = {4 + kept, 4 + kept / 4, 2 + (2 + kept) / 4, (4 + kept) / 4};
             const dt_zero_plan p = plan_of(&opt, u, 3, 4);
-            assert_true(p.state_bytes_per_param == want[opt.stage] && p.formula_bytes_per_param == want[opt.stage]);
+            assert_true(p.state_bytes_per_param == want[opt.stage]);
         }
         dt_zero_plan p;
         if (n > DT_MAX_STATES) assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
@@ -239,8 +237,8 @@ TEST(small_units_persist)
     const dt_zero_plan p = plan_of(&opt, u, 3, 4);
     assert_int_equal(p.memory.at[DT_MEM_PARAMS][DT_ON_DEVICE],
                      2 * 16 * 1024 * (21 + 126 / 4 /* = 31 */) + 2 * 16 * 1024 / 2);
-    const double once = 16 * 1024 * 0.75;
-    assert_true(p.sent_elems_per_micro_step == once * (2 * 126 + 147) && p.sent_elems_per_step == once * 21);
+    const double once = sizeof(uint16_t) * 16 * 1024 * 0.75;
+    assert_true(p.sent_bytes_per_micro_step == once * (2 * 126 + 147) && p.sent_bytes_per_step == once * 21);
     free_units(u, 3);
 }
 

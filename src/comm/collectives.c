@@ -108,7 +108,7 @@ static dt_err sum_in_blocks(const dt_axis *axis, char *buf, dt_dtype dt, int64_t
         .send = buf, .recv = own, .send_dt = dt, .recv_dt = dt, .count = count, .stride = count, .ordered = ordered};
     const dt_err err = count > 0 ? axis->comm->ops->reduce_scatter(axis, &d, stream) : DT_OK;
     if (count == 0 || err == DT_ERR_COMM) return err;
-    return dt_comm_first_err(err, axis->comm->ops->all_gather(axis, "all_reduce", own, buf, nbytes, nbytes, stream));
+    return dt_first_err(err, axis->comm->ops->all_gather(axis, "all_reduce", own, buf, nbytes, nbytes, stream));
 }
 
 dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream)
@@ -127,7 +127,7 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
     begin_on_stream(axis->comm, stream, "all_reduce");
     dt_err err = sum_in_blocks(axis, buf, dt, block, ordered, stream);
     if (err != DT_ERR_COMM)
-        err = dt_comm_first_err(err, sum_at_once(axis, (char *)buf + (size_t)done * elem, dt, count - done, stream));
+        err = dt_first_err(err, sum_at_once(axis, (char *)buf + (size_t)done * elem, dt, count - done, stream));
     DT_TRY(end_on_stream(axis, stream, err, DT_OK));
     axis->comm->traffic_bytes += (double)(axis->size - 1) * (double)(2 * block + count - done) * (double)elem;
     return fault;
@@ -141,7 +141,7 @@ static dt_err exchange(const dt_axis *axis, const char *kind, const dt_parcel *m
 {
     const dt_err err = copied == DT_ERR_COMM ? copied : axis->comm->ops->exchange(axis, kind, m, n, stream);
     for (int i = 0; i < n && err != DT_ERR_COMM; i++) axis->comm->traffic_bytes += (double)m[i].send_nbytes;
-    return copied == DT_OK || err == DT_ERR_COMM ? err : copied;
+    return dt_first_err(copied, err);
 }
 
 /** Blocks in rank order; sizes of all ranks. */
@@ -204,7 +204,7 @@ dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root
     dt_err err = send_from(axis, buf, block, block, root, DT_OK, stream);
     if (block > 0 && err != DT_ERR_COMM) {
         char *own = (char *)buf + (size_t)axis->rank * block;
-        err = dt_comm_first_err(err, axis->comm->ops->all_gather(axis, "broadcast", own, buf, block, block, stream));
+        err = dt_first_err(err, axis->comm->ops->all_gather(axis, "broadcast", own, buf, block, block, stream));
         axis->comm->traffic_bytes += (double)(axis->size - 1) * (double)block;
     }
     if (err != DT_ERR_COMM) err = send_from(axis, (char *)buf + done, 0, nbytes - done, root, err, stream);

@@ -103,8 +103,8 @@ const dt_comm_ops dt_comm_count_ops = {.name = "count",
 dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, const dt_mesh_shape *shape)
 {
     *comm = (dt_comm){.nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
-    dt_parcel *messages = malloc((size_t)nranks * sizeof *messages);
-    DT_CHECK(messages, DT_ERR_MEMORY, "out of memory for a table of %d ranks", nranks);
+    dt_parcel *messages;
+    DT_ALLOC(messages, nranks, "out of memory for a table of %d ranks", nranks);
     dt_mesh_plan(&comm->mesh, comm, nranks, ranks_per_node, shape);
     comm->local_nranks = comm->mesh.world.local_size, comm->n_nodes = comm->mesh.world.n_nodes;
     for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = messages; /* at most one call at a time */

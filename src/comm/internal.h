@@ -73,13 +73,6 @@ dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 /** With comm->check: DT_ERR_COMM on all members if one sends another number of bytes than its receiver expects. */
 dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes);
 
-/** The first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes part in
- *  the exchange, unless its device has failed. */
-static inline dt_err dt_comm_first_err(dt_err err, dt_err then)
-{
-    return err == DT_OK || then == DT_ERR_COMM ? then : err;
-}
-
 /** Create and free the MPI operation and type of the vote. */
 dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi);
 void dt_comm_vote_close(struct dt_comm_mpi *mpi);

@@ -77,38 +77,33 @@ void dt_mesh_plan(dt_mesh *mesh, dt_comm *comm, int nranks, int ranks_per_node, 
 
 /* ---- an axis ----------------------------------------------------------------------------------------------------- */
 
-static dt_err out_of_memory(int n) { return dt_fail(DT_ERR_MEMORY, "out of memory for a table of %d ranks", n); }
-
 /* Nodes are numbered by their first member. node: [nranks] of each rank of the run, below n_marks. */
 static dt_err find_nodes(dt_axis *a, const int *node, int n_marks)
 {
-    int *number = calloc((size_t)n_marks, sizeof *number), *n_on = calloc((size_t)a->size, sizeof *n_on);
-    if (number && n_on) {
-        for (int i = 0; i < a->size; i++) {
-            int *mine = &number[node[a->member[i]]]; /* 1 + the node's number; 0: not yet seen */
-            if (*mine == 0) *mine = ++a->n_nodes;
-            a->node_of[i] = *mine - 1;
-            a->local_of[i] = n_on[*mine - 1]++;
-        }
-        a->max_local = a->min_local = n_on[0];
-        for (int d = 1; d < a->n_nodes; d++) {
-            if (n_on[d] > a->max_local) a->max_local = n_on[d];
-            if (n_on[d] < a->min_local) a->min_local = n_on[d];
-        }
-        a->even_nodes = a->max_local == a->min_local;
-        a->node = a->node_of[a->rank], a->local_rank = a->local_of[a->rank], a->local_size = n_on[a->node];
+    int *number;
+    DT_ALLOC(number, n_marks + a->size, "out of memory for a table of %d ranks", a->size);
+    int *const n_on = number + n_marks; /* [size] members on each node */
+    for (int i = 0; i < a->size; i++) {
+        int *mine = &number[node[a->member[i]]]; /* 1 + the node's number; 0: not yet seen */
+        if (*mine == 0) *mine = ++a->n_nodes;
+        a->node_of[i] = *mine - 1;
+        a->local_of[i] = n_on[*mine - 1]++;
     }
-    const bool room = number && n_on;
+    a->max_local = a->min_local = n_on[0];
+    for (int d = 1; d < a->n_nodes; d++) {
+        if (n_on[d] > a->max_local) a->max_local = n_on[d];
+        if (n_on[d] < a->min_local) a->min_local = n_on[d];
+    }
+    a->even_nodes = a->max_local == a->min_local;
+    a->node = a->node_of[a->rank], a->local_rank = a->local_of[a->rank], a->local_size = n_on[a->node];
     free(number);
-    free(n_on);
-    return room ? DT_OK : out_of_memory(a->size);
+    return DT_OK;
 }
 
 static dt_err map_members(dt_axis *a)
 {
     const size_t n = (size_t)a->n_nodes * (size_t)a->max_local;
-    a->member_at = malloc(n * sizeof *a->member_at);
-    if (!a->member_at) return out_of_memory((int)n);
+    DT_ALLOC(a->member_at, n, "out of memory for a table of %zu ranks", n);
     for (size_t i = 0; i < n; i++) a->member_at[i] = -1;
     for (int i = 0; i < a->size; i++)
         a->member_at[(size_t)a->node_of[i] * (size_t)a->max_local + (size_t)a->local_of[i]] = i;
@@ -137,9 +132,8 @@ static dt_err make_axis(const axis_rule *rule, dt_comm *comm, const int *node)
     dt_axis *a = rule->axis;
     *a = (dt_axis){.name = rule->name, .comm = comm, .rank = rule->coordinate[comm->rank]};
     for (int r = 0; r < comm->nranks; r++) a->size += is_member(rule, r, comm->rank);
-    a->member = malloc(4 * (size_t)a->size * sizeof *a->member);
-    a->messages = malloc((size_t)a->size * sizeof *a->messages);
-    if (!a->member || !a->messages) return out_of_memory(a->size);
+    DT_ALLOC(a->member, 4 * (size_t)a->size, "out of memory for a table of %d ranks", a->size);
+    DT_ALLOC(a->messages, a->size, "out of memory for a table of %d ranks", a->size);
     a->block_of = a->member + a->size, a->node_of = a->block_of + a->size, a->local_of = a->node_of + a->size;
     for (int r = 0; r < comm->nranks; r++)
         if (is_member(rule, r, comm->rank)) a->member[rule->coordinate[r]] = r;
@@ -165,8 +159,8 @@ void dt_mesh_free(dt_comm *comm) { free_axes(comm->mesh.axis, DT_N_AXES); }
 
 dt_err dt_mesh_world(dt_comm *comm, const int *node_of)
 {
-    int *number = malloc((size_t)comm->nranks * sizeof *number);
-    if (!number) return out_of_memory(comm->nranks);
+    int *number;
+    DT_ALLOC(number, comm->nranks, "out of memory for a table of %d ranks", comm->nranks);
     for (int r = 0; r < comm->nranks; r++) number[r] = r;
     const axis_rule rule = {.axis = &comm->mesh.world, .name = "world", .coordinate = number};
     const dt_err err = make_axis(&rule, comm, node_of);
@@ -303,8 +297,8 @@ dt_err dt_comm_mesh(dt_comm *comm, const dt_mesh_shape *shape)
         DT_EXPECT(comm->mpi->group[i] == MPI_COMM_NULL && comm->mpi->check[i] == MPI_COMM_NULL);
     DT_TRY(check_shape(comm, &team, shape->by_node));
     const size_t n = (size_t)comm->nranks;
-    int *all = malloc(N_COORDINATES * n * sizeof *all);
-    if (!all) return out_of_memory(comm->nranks);
+    int *all;
+    DT_ALLOC(all, N_COORDINATES * n, "out of memory for a table of %d ranks", comm->nranks);
     coordinates c;
     for (size_t i = 0; i < N_COORDINATES; i++) c.all[i] = all + i * n;
     find_teams(&comm->mesh.world, &team, &c);

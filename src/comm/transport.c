@@ -214,17 +214,17 @@ static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, 
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = (char *)d->recv + (size_t)done * recv_elem;
         for (size_t b = 0; b < n_blocks; b++)
-            err = dt_comm_first_err(err, copy_on(comm, blocks + b * nbytes,
-                                                 (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
-                                                 nbytes, stream));
-        if (d->accumulate) err = dt_comm_first_err(err, copy_on(comm, sum, to, recv_nbytes, stream));
-        err = dt_comm_first_err(err, sync(comm, stream));
+            err = dt_first_err(err, copy_on(comm, blocks + b * nbytes,
+                                            (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
+                                            nbytes, stream));
+        if (d->accumulate) err = dt_first_err(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = dt_first_err(err, sync(comm, stream));
         dt_reduction part = *d;
         part.send = blocks, part.recv = sum, part.count = n, part.stride = d->stride ? n : 0;
-        err = dt_comm_first_err(err, dt_transport_reduce_scatter(axis, &part));
-        err = dt_comm_first_err(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        err = dt_first_err(err, dt_transport_reduce_scatter(axis, &part));
+        err = dt_first_err(err, copy_on(comm, to, sum, recv_nbytes, stream));
     }
-    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
+    return dt_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *recv, size_t stride, size_t nbytes,
@@ -238,14 +238,14 @@ static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *rec
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += per_round) {
         const size_t n = nbytes - done < per_round ? nbytes - done : per_round;
         char *mine = blocks + (size_t)axis->rank * n;
-        err = dt_comm_first_err(err, copy_on(comm, mine, send + done, n, stream));
-        err = dt_comm_first_err(err, sync(comm, stream));
-        err = dt_comm_first_err(err, dt_transport_all_gather(axis, mine, blocks, n, n));
+        err = dt_first_err(err, copy_on(comm, mine, send + done, n, stream));
+        err = dt_first_err(err, sync(comm, stream));
+        err = dt_first_err(err, dt_transport_all_gather(axis, mine, blocks, n, n));
         for (size_t r = 0; r < (size_t)axis->size; r++)
             if (recv + r * stride != send)
-                err = dt_comm_first_err(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
+                err = dt_first_err(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
     }
-    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
+    return dt_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -270,17 +270,11 @@ static dt_err mpi_all_gather(const dt_axis *axis, const char *kind, const void *
     return dt_transport_all_gather(axis, send, recv, stride, nbytes);
 }
 
-static dt_err mpi_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
-{
-    (void)kind;
-    return dt_transport_exchange(axis, m, n, stream);
-}
-
 const dt_comm_ops dt_comm_mpi_ops = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
-    .exchange = mpi_exchange,
+    .exchange = dt_transport_exchange,
 };

@@ -41,8 +41,8 @@ static inline bool dt_transport_shares_memory(const dt_axis *axis, int i)
 
 dt_err dt_transport_reduce_scatter(const dt_axis *axis, const dt_reduction *r);
 dt_err dt_transport_all_gather(const dt_axis *axis, const void *send, void *recv, size_t stride, size_t nbytes);
-/** Exchange messages, staged if the host cannot access the device's memory. */
-dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream);
+/** dt_comm_ops.exchange: messages, staged if the host cannot access the device's memory. */
+dt_err dt_transport_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream);
 /** Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work
  *  that follows, up to give_pinned. */
 static inline dt_err dt_transport_take_pinned(const dt_axis *axis, dt_stream *stream)

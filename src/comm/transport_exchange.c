@@ -35,17 +35,16 @@ static dt_err stage(const exchange_round *r)
     dt_device *dev = r->axis->comm->dev;
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_comm_first_err(
-            err, copy(r, outgoing(r, i), (const char *)r->m[i].send + r->done, part(r, r->m[i].send_nbytes)));
-    return dt_comm_first_err(err, dev->ops->stream_sync(dev, r->stream));
+        err = dt_first_err(err,
+                           copy(r, outgoing(r, i), (const char *)r->m[i].send + r->done, part(r, r->m[i].send_nbytes)));
+    return dt_first_err(err, dev->ops->stream_sync(dev, r->stream));
 }
 
 static dt_err unstage(const exchange_round *r)
 {
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_comm_first_err(err,
-                                copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
+        err = dt_first_err(err, copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
     return err;
 }
 
@@ -75,8 +74,9 @@ static dt_err send_parts(const exchange_round *r)
     return DT_OK;
 }
 
-dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream)
+dt_err dt_transport_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
 {
+    (void)kind;
     dt_transport *t = dt_transport_of(axis);
     const bool accessible = axis->comm->dev->ops->host_accessible;
     exchange_round r = {.axis = axis, .m = m, .n = n, .stream = stream};
@@ -92,9 +92,9 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
     for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
     dt_err err = accessible ? DT_OK : dt_transport_take_pinned(axis, stream);
     for (; r.done < all && err != DT_ERR_COMM; r.done += r.max_nbytes) {
-        if (!accessible) err = dt_comm_first_err(err, stage(&r));
-        err = dt_comm_first_err(err, send_parts(&r));
-        if (!accessible && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));
+        if (!accessible) err = dt_first_err(err, stage(&r));
+        err = dt_first_err(err, send_parts(&r));
+        if (!accessible && err != DT_ERR_COMM) err = dt_first_err(err, unstage(&r));
     }
-    return accessible ? err : dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
+    return accessible ? err : dt_first_err(err, dt_transport_give_pinned(axis, stream));
 }

@@ -40,9 +40,18 @@ static char *net_set(const reduction *d, int64_t k)
 {
     return (char *)d->t->net.ptr + (size_t)(k & 1) * d->t->net_set_nbytes;
 }
-static char *result(const reduction *d, int64_t k)
+/** Add the n_src inputs in t->src to chunk k of the result. */
+static void fold_result(const reduction *d, int n_src, dt_dtype src_dt, int64_t k)
 {
-    return (char *)d->of.recv + (size_t)(k * d->chunk) * dt_dtype_size(d->of.recv_dt);
+    const dt_fold fold = {.src = d->t->src,
+                          .n_src = n_src,
+                          .src_dt = src_dt,
+                          .dst = (char *)d->of.recv + (size_t)(k * d->chunk) * dt_dtype_size(d->of.recv_dt),
+                          .dst_dt = d->of.recv_dt,
+                          .accumulate = d->of.accumulate,
+                          .stream = d->stream,
+                          .n_threads = d->t->n_threads};
+    dt_reduce_fold(&fold, chunk_len(d, k));
 }
 
 /** Offset, in a slot of local rank owner, of the block for local rank reader. The owner's own block is omitted. */
@@ -121,15 +130,7 @@ static dt_err flat_consume(void *arg, int64_t k)
             d->t->src[r] = net_set(d, k) + (size_t)n++ * d->route->message_nbytes;
     }
     d->t->src[c->rank] = chunk_of(d, c->rank, k);
-    const dt_fold fold = {.src = d->t->src,
-                          .n_src = c->size,
-                          .src_dt = d->of.send_dt,
-                          .dst = result(d, k),
-                          .dst_dt = d->of.recv_dt,
-                          .accumulate = d->of.accumulate,
-                          .stream = d->stream,
-                          .n_threads = d->t->n_threads};
-    dt_reduce_fold(&fold, chunk_len(d, k));
+    fold_result(d, c->size, d->of.send_dt, k);
     return DT_OK;
 }
 
@@ -170,15 +171,7 @@ static dt_err tree_finish(reduction *d, int64_t k)
     DT_MPI(MPI_Waitall(2 * c->n_nodes, requests(d, k), MPI_STATUSES_IGNORE));
     for (int node = 0; node < c->n_nodes; node++)
         d->t->src[node] = node == c->node ? sum_for(d, k, node) : sum_from(d, k, node);
-    const dt_fold fold = {.src = d->t->src,
-                          .n_src = c->n_nodes,
-                          .src_dt = DT_F32,
-                          .dst = result(d, k),
-                          .dst_dt = d->of.recv_dt,
-                          .accumulate = d->of.accumulate,
-                          .stream = d->stream,
-                          .n_threads = d->t->n_threads};
-    dt_reduce_fold(&fold, chunk_len(d, k));
+    fold_result(d, c->n_nodes, DT_F32, k);
     return DT_OK;
 }
 

@@ -316,7 +316,7 @@ static int more_metrics(dt_run *run, const progress *p, int64_t position, double
         const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
         for (int k = 0; k < 3; k++) {
             const double value = dt_sums_value(s, sum[k]);
-            more[n++] = (dt_metric){s->sum[sum[k]].name, (k == 1 ? dt_comm_mean(run->comm, value) : value) * 1e3};
+            more[n++] = (dt_metric){s->sum[sum[k]].name, (k == 1 ? value / dt_comm_ranks(run->comm) : value) * 1e3};
         }
     }
     n += run_save_metrics(run, more + n);

@@ -36,19 +36,12 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
 
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
 
-static dt_dtype frozen_dtype(const dt_zero_options *opt)
-{
-    return opt->frozen_differ ? opt->frozen_dtype : opt->param_dtype;
-}
-
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
-    const dt_dtype frozen = frozen_dtype(opt);
     DT_EXPECT(opt->stage >= 0 && opt->stage <= 3);
     DT_EXPECT(nranks >= 1 && n_units >= 1);
     DT_EXPECT(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0));
     DT_EXPECT(dt_is_float(opt->param_dtype));
-    DT_EXPECT(dt_is_float(frozen));
     DT_EXPECT(!opt->reduce_differs ||
               (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)));
     DT_EXPECT(opt->tied_unit >= -1 && opt->tied_unit < n_units);
@@ -598,7 +591,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->whole_opt = l->stage == 0 && l->has_grads;
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
-    l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
+    l->param_dtype[DT_FROZEN] = opt->param_dtype;
     l->param_dtype[DT_EXACT] = DT_F32;
     l->param_dtype[DT_CODES] = codes_dtype(units, l->n_units);
     l->param_dtype[DT_BLOCKS] = DT_U8;

@@ -59,15 +59,15 @@ dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dty
     const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
     const bool ordered = z->opt.reproducible;
     if ((charge_len <= most && send_dt == sent) || z->sum->size == 1)
-        return zero_first_err(err, dt_comm_reduce_scatter(z->sum, send, send_dt, recv, recv_dt, charge_len, accumulate,
-                                                          ordered, z->comm_stream));
+        return dt_first_err(err, dt_comm_reduce_scatter(z->sum, send, send_dt, recv, recv_dt, charge_len, accumulate,
+                                                        ordered, z->comm_stream));
 
     for (int64_t a = 0; a < charge_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = charge_len - a < most ? charge_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
-        err = zero_first_err(err, pack_columns(z, send, send_dt, sent, charge_len, a, count));
-        err = zero_first_err(err, dt_comm_reduce_scatter(z->sum, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
-                                                         ordered, z->comm_stream));
+        err = dt_first_err(err, pack_columns(z, send, send_dt, sent, charge_len, a, count));
+        err = dt_first_err(err, dt_comm_reduce_scatter(z->sum, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
+                                                       ordered, z->comm_stream));
     }
     return err;
 }
@@ -78,9 +78,9 @@ dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype
     const size_t elem_size = dt_dtype_size(dt);
     for (int64_t a = 0; a < charge_len && z->lay.n_groups > 1 && err != DT_ERR_COMM; a += most) {
         const int64_t count = charge_len - a < most ? charge_len - a : most;
-        err = zero_first_err(err, dt_comm_replicate(z->replicate, (char *)shard + (size_t)a * elem_size,
-                                                    (size_t)charge_len * elem_size, (size_t)count * elem_size,
-                                                    z->comm_stream));
+        err = dt_first_err(err, dt_comm_replicate(z->replicate, (char *)shard + (size_t)a * elem_size,
+                                                  (size_t)charge_len * elem_size, (size_t)count * elem_size,
+                                                  z->comm_stream));
     }
     return err;
 }
@@ -100,15 +100,15 @@ dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *
     const int64_t shard_len = shards->shard_len, most = z->lay.gather_per_rank;
     const size_t elem_size = dt_dtype_size(dt);
     if (shard_len <= most || z->shard->size == 1)
-        return zero_first_err(err,
-                              dt_comm_all_gather(z->shard, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
+        return dt_first_err(err,
+                            dt_comm_all_gather(z->shard, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
 
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         const char *from = (const char *)send + (size_t)a * elem_size;
-        err = zero_first_err(
+        err = dt_first_err(
             err, dt_comm_all_gather(z->shard, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
-        if (err != DT_ERR_COMM) err = zero_first_err(err, unpack_columns(z, whole, elem_size, shard_len, a, count));
+        if (err != DT_ERR_COMM) err = dt_first_err(err, unpack_columns(z, whole, elem_size, shard_len, a, count));
     }
     return err;
 }

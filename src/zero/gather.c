@@ -148,11 +148,11 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     take_region(z, u, part);
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     dt_err err = dt_fault("zero.gather");
-    err = zero_first_err(err, zero_comm_after_compute(z));
-    if (is_away(z, u, part)) err = zero_first_err(err, zero_fetch(z, u, part));
+    err = dt_first_err(err, zero_comm_after_compute(z));
+    if (is_away(z, u, part)) err = dt_first_err(err, zero_fetch(z, u, part));
     err = zero_gather(z, zero_shards(&z->lay, u, part), own_at(z, u, part), zero_held_at(z, u, part),
                       z->lay.param_dtype[part], err);
-    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
+    err = dt_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->resident = err == DT_OK;
     s->gather_pending = z->comm_stream != z->compute;
     s->gather_number = zero_last_collective(z);
@@ -236,8 +236,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
         view->part[p].dtype = z->lay.param_dtype[p];
     }
     dt_err err = sharded && first ? zero_fetch_ahead(z) : DT_OK;
-    if (joint && z->lay.prefetch) err = zero_first_err(err, prefetch(z));
-    return err == DT_ERR_COMM ? err : zero_first_err(err, zero_reduce_oldest(z));
+    if (joint && z->lay.prefetch) err = dt_first_err(err, prefetch(z));
+    return err == DT_ERR_COMM ? err : dt_first_err(err, zero_reduce_oldest(z));
 }
 
 dt_err zero_params_release(void *self, int u)
@@ -255,11 +255,11 @@ dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt
     if (zero_is_empty(&z->lay, u, part) || is_sharded(&z->lay, u, part) || err == DT_ERR_COMM) return err;
     if (z->shard->size == 1 && wrote == z->compute) return err;
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
-    err = zero_first_err(err, zero_comm_after(z, wrote));
+    err = dt_first_err(err, zero_comm_after(z, wrote));
     if (z->shard->size > 1)
         err = zero_gather(z, zero_shards(&z->lay, u, part), own_at(z, u, part), zero_param_at(z, u, part, 0),
                           z->lay.param_dtype[part], err);
-    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
+    err = dt_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));
     s->gather_pending = z->comm_stream != z->compute;
     s->gather_number = zero_last_collective(z);
     zero_leave(z, before);

@@ -130,8 +130,8 @@ static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0);
     const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
-    err = zero_first_err(err, watch(z, u, whole, true));
-    err = zero_first_err(err, zero_comm_after_compute(z));
+    err = dt_first_err(err, watch(z, u, whole, true));
+    err = dt_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce(z, shards, whole, z->lay.grad_dtype, z->lay.grad_sent, charge_at(z, u, own), z->lay.grad_kept,
                       false, err);
     err = zero_replicate(z, shards, own, z->lay.grad_kept, err);
@@ -146,9 +146,9 @@ static dt_err reduce_from_arena(dt_zero *z, const zero_deferred *d, void *own, d
 {
     void *micro = written_at(z, d->unit);
     const dt_shards *shards = zero_shards(&z->lay, d->unit, DT_TRAINED);
-    err = zero_first_err(err, clear_gaps(z, d->unit, micro));
-    err = zero_first_err(err, watch(z, d->unit, micro, d->first_micro));
-    err = zero_first_err(err, zero_comm_after_compute(z));
+    err = dt_first_err(err, clear_gaps(z, d->unit, micro));
+    err = dt_first_err(err, watch(z, d->unit, micro, d->first_micro));
+    err = dt_first_err(err, zero_comm_after_compute(z));
     err = zero_reduce(z, shards, micro, z->lay.grad_dtype, z->lay.grad_sent, charge_at(z, d->unit, own),
                       z->lay.grad_kept, !d->first_micro, err);
     return d->last_micro ? zero_replicate(z, shards, own, z->lay.grad_kept, err) : err;
@@ -182,13 +182,13 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
     zero_unit_state *s = &z->state[d->unit];
     void *own = NULL;
     const zero_phase before = zero_enter(z, "reduce", z->units[d->unit].name);
-    dt_err err = zero_first_err(dt_fault("zero.reduce"), take_own(z, d->unit, d->first_micro, &own));
+    dt_err err = dt_first_err(dt_fault("zero.reduce"), take_own(z, d->unit, d->first_micro, &own));
     err = z->lay.whole_grads ? reduce_in_place(z, d->unit, own, err) : reduce_from_arena(z, d, own, err);
-    err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
+    err = dt_first_err(err, z->dev->ops->event_record(z->dev, s->reduced, z->comm_stream));
     s->reduce_pending = true;
     s->reduce_number = zero_last_collective(z);
     if (z->lay.grads_down && err != DT_ERR_COMM)
-        err = zero_first_err(err, zero_send_down(z, d->unit, own, d->last_micro));
+        err = dt_first_err(err, zero_send_down(z, d->unit, own, d->last_micro));
     zero_leave(z, before);
     return err;
 }
@@ -218,7 +218,7 @@ dt_err zero_grads_release(void *self, int u)
         return DT_OK;
     }
     const dt_err err = zero_reduce_deferred(z);
-    return err == DT_ERR_COMM ? err : zero_first_err(err, reduce_unit(z, &complete));
+    return err == DT_ERR_COMM ? err : dt_first_err(err, reduce_unit(z, &complete));
 }
 
 dt_err zero_reduce_oldest(dt_zero *z)
@@ -233,17 +233,7 @@ dt_err zero_reduce_oldest(dt_zero *z)
 dt_err zero_reduce_deferred(dt_zero *z)
 {
     dt_err err = DT_OK;
-    while (z->n_deferred > 0 && err != DT_ERR_COMM) err = zero_first_err(err, zero_reduce_oldest(z));
-    return err;
-}
-
-dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
-{
-    const zero_phase before = zero_enter(z, "gather", z->units[u].name);
-    const void *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED) + a);
-    err = zero_first_err(err, dt_comm_all_gather(z->shard, own, z->bucket.ptr,
-                                                 (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
-    zero_leave(z, before);
+    while (z->n_deferred > 0 && err != DT_ERR_COMM) err = dt_first_err(err, zero_reduce_oldest(z));
     return err;
 }
 
@@ -396,7 +386,7 @@ static dt_err largest_abs(dt_zero *z, float *largest)
 static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
 {
     int n = 0;
-    err = zero_first_err(err, over_own_grads(z, SUM_SQUARES_FIXED, shift, &n));
+    err = dt_first_err(err, over_own_grads(z, SUM_SQUARES_FIXED, shift, &n));
     unsigned __int128 own = 0;
     for (int i = 0; i < n && err == DT_OK; i++) {
         uint64_t word[2];
@@ -405,7 +395,7 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     }
     uint64_t limb[4];
     for (int k = 0; k < 4; k++) limb[k] = (uint64_t)(own >> (32 * k)) & 0xffffffffu;
-    err = zero_first_err(err, dt_comm_sum_host_u64(dt_comm_all(z->comm), limb, 4));
+    err = dt_first_err(err, dt_comm_sum_host_u64(dt_comm_all(z->comm), limb, 4));
     unsigned __int128 total = 0;
     for (int k = 3; k >= 0; k--) total = (total << 32) + limb[k];
     *sum = dt_comm_first(z->comm) ? ldexp((double)total, -shift) : 0;
@@ -419,7 +409,7 @@ static dt_err exact_sum_squares(dt_zero *z, double *sum)
     float largest = 0;
     dt_err err = largest_abs(z, &largest);
     double agreed = err == DT_OK && isfinite(largest) ? largest : INFINITY; /* MPI_MAX would lose a NaN */
-    err = zero_first_err(err, dt_comm_reduce_host_f64(dt_comm_all(z->comm), &agreed, 1, DT_MAX));
+    err = dt_first_err(err, dt_comm_reduce_host_f64(dt_comm_all(z->comm), &agreed, 1, DT_MAX));
     if (err == DT_ERR_COMM || agreed == 0 || isinf(agreed)) {
         *sum = dt_comm_first(z->comm) ? agreed : 0;
         return err;
@@ -433,8 +423,8 @@ static dt_err exact_sum_squares(dt_zero *z, double *sum)
 static dt_err finish_sums(dt_zero *z)
 {
     dt_err err = zero_compute_after_comm(z);
-    if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
-    return zero_first_err(err, bring_watched(z));
+    if (z->lay.grads_down) err = dt_first_err(err, zero_wait_down(z));
+    return dt_first_err(err, bring_watched(z));
 }
 
 dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum)
@@ -442,7 +432,7 @@ dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum)
     *sum = 0;
     DT_TRY(zero_check_complete(z));
     const dt_err err = finish_sums(z);
-    return err == DT_ERR_COMM ? err : zero_first_err(err, exact_sum_squares(z, sum));
+    return err == DT_ERR_COMM ? err : dt_first_err(err, exact_sum_squares(z, sum));
 }
 
 dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)

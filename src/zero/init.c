@@ -75,5 +75,5 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
             err = init_slice(z, key, &z->owned[i]);
     }
     zero_leave(z, before);
-    return zero_first_err(err, dt_zero_state_written(z));
+    return dt_first_err(err, dt_zero_state_written(z));
 }

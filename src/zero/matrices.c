@@ -164,9 +164,9 @@ static dt_err exchange(dt_zero *z, int u, bool back, dt_err err)
     }
     for (int r = 1; r < n; r++) at[r] = at[r - 1] + of_shard[r - 1];
     if (!back && err == DT_OK) err = copy_segments(z, u, at, false);
-    err = zero_first_err(
-        err, back ? dt_comm_all_to_all_v(z->shard, owned, of_owned, z->blocks.ptr, of_shard, z->comm_stream)
-                  : dt_comm_all_to_all_v(z->shard, z->blocks.ptr, of_shard, owned, of_owned, z->comm_stream));
+    err = dt_first_err(err,
+                       back ? dt_comm_all_to_all_v(z->shard, owned, of_owned, z->blocks.ptr, of_shard, z->comm_stream)
+                            : dt_comm_all_to_all_v(z->shard, z->blocks.ptr, of_shard, owned, of_owned, z->comm_stream));
     return back && err == DT_OK ? copy_segments(z, u, at, true) : err;
 }
 
@@ -177,9 +177,9 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
     if (z->lay.grads_down && err == DT_OK)
         err = zero_copy(z, "up", u, z->direction.ptr, z->host_direction.ptr, shard_nbytes, z->compute);
     if (z->lay.blocks_len > 0) {
-        err = zero_first_err(err, zero_comm_after_compute(z));
+        err = dt_first_err(err, zero_comm_after_compute(z));
         err = exchange(z, u, false, err);
-        if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+        if (err != DT_ERR_COMM) err = dt_first_err(err, zero_compute_after_comm(z));
     } else if (err == DT_OK) {
         err = copy_own(z, u, false);
     }
@@ -228,9 +228,9 @@ dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
 static dt_err broadcast_results(dt_zero *z, int u, dt_err err)
 {
     for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u) && err != DT_ERR_COMM; m++)
-        err = zero_first_err(err, dt_comm_broadcast(z->sum, direction_at(z, u, m->start),
-                                                    (size_t)zero_matrix_len(m) * sizeof(uint16_t), m->owner,
-                                                    z->comm_stream));
+        err = dt_first_err(err,
+                           dt_comm_broadcast(z->sum, direction_at(z, u, m->start),
+                                             (size_t)zero_matrix_len(m) * sizeof(uint16_t), m->owner, z->comm_stream));
     return err;
 }
 
@@ -243,13 +243,13 @@ dt_err zero_return_matrices(dt_zero *z, int u, dt_err err)
     if (add && err == DT_OK) err = z->dev->ops->zero(z->dev, z->direction.ptr, shard_nbytes, z->compute);
     if (z->lay.blocks_len == 0 && err == DT_OK) err = copy_own(z, u, true);
     if (z->sum->size > 1) {
-        err = zero_first_err(err, zero_comm_after_compute(z));
+        err = dt_first_err(err, zero_comm_after_compute(z));
         if (z->lay.whole_opt) err = broadcast_results(z, u, err);
         if (z->lay.blocks_len > 0 && err != DT_ERR_COMM) err = exchange(z, u, true, err);
         if (add && err != DT_ERR_COMM)
-            err = zero_first_err(
+            err = dt_first_err(
                 err, dt_comm_all_reduce(z->replicate, z->direction.ptr, DT_BF16, shard_len, false, z->comm_stream));
-        if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+        if (err != DT_ERR_COMM) err = dt_first_err(err, zero_compute_after_comm(z));
     }
     if (z->lay.grads_down && err == DT_OK) {
         err = zero_copy(z, "down", u, z->host_direction.ptr, z->direction.ptr, shard_nbytes, z->compute);

@@ -94,7 +94,7 @@ static dt_err wait_requests(dt_zero *z, zero_buffer *b)
 {
     dt_err err = DT_OK;
     for (int k = 0; k < 1 + DT_MAX_STATES && z->file; k++)
-        err = zero_first_err(err, dt_swap_wait(z->file, &b->request[k]));
+        err = dt_first_err(err, dt_swap_wait(z->file, &b->request[k]));
     return err;
 }
 
@@ -112,7 +112,7 @@ dt_err zero_drain(dt_zero *z)
     zero_ring *const with_file[] = {&z->swap, &z->fetch};
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < with_file[k]->n; i++)
-            err = zero_first_err(err, zero_buffer_wait(z, &with_file[k]->buffer[i]));
+            err = dt_first_err(err, zero_buffer_wait(z, &with_file[k]->buffer[i]));
     return err;
 }
 

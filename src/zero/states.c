@@ -294,7 +294,7 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
 static dt_err gather_all(dt_zero *z, dt_err err)
 {
     const bool rounds = z->lay.has_master;
-    err = rounds ? zero_update_units(z, NULL, err) : zero_first_err(err, dt_fault("zero.gather"));
+    err = rounds ? zero_update_units(z, NULL, err) : dt_first_err(err, dt_fault("zero.gather"));
     for (int u = 0; u < z->n_units; u++)
         for (int p = rounds ? DT_FROZEN : 0; p < DT_N_PARTS; p++)
             err = zero_gather_changed(z, u, (dt_part)p, z->compute, err);

@@ -1,60 +1,10 @@
-/* states_plan.c - figures of a layout for users: bytes, bytes per parameter, elements sent.
+/* states_plan.c - figures of a layout for users: bytes, bytes per parameter, bytes sent.
  *
  * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter,
  * and as many for an all-gather. With one micro-step, stages 0 to 2 send 2 of these per step and stage 3 sends 3. With
  * several groups a gather involves the ranks of one group. Once per step each rank sends its sums to the owners of the
  * same shard in the other groups. */
-#include "dtrain/device/block8.h"
 #include "zero_impl.h"
-
-/** Elements of a unit's tensors in a part. */
-static double n_param_in(const dt_unit *u, dt_part part)
-{
-    double n = 0;
-    for (int i = 0; i < u->n_tensors; i++)
-        if (u->tensors[i].part == part) n += (double)u->tensors[i].n_elems;
-    return n;
-}
-
-/** Bytes per element of an optimizer state, without those that stay in fp32. */
-static double state_size(const zero_layout *l)
-{
-    return l->state_dtype == DT_I8 ? 1 + (double)sizeof(float) / DT_BLOCK8 : (double)dt_dtype_size(l->state_dtype);
-}
-
-/** Optimizer states of a trained element, on average. */
-static double states_per_elem(const zero_layout *l)
-{
-    double n = 0, states = 0;
-    if (l->n_matrices == 0) return l->n_states;
-    for (int k = 0; k < l->n_spans; k++) {
-        n += (double)l->spans[k].len;
-        states += (double)l->spans[k].len * __builtin_popcount(l->spans[k].states);
-    }
-    return states / n;
-}
-
-/** Bytes per parameter of the model states without padding. If everything is trained, with bf16 parameters and
- *  gradients and two optimizer states: 16, 4 + 12/N, 2 + 14/N, 16/N for stages 0 to 3. Frozen parameters have neither
- *  gradients nor states. */
-static double formula(const zero_layout *l, const dt_unit *units)
-{
-    const double n = l->group_nranks;
-    double params = 0, trained = 0;
-    for (int u = 0; u < l->n_units; u++) {
-        for (int p = 0; p < DT_N_PARTS; p++) {
-            const double size = (double)dt_dtype_size(l->param_dtype[p]);
-            params += n_param_in(&units[u], (dt_part)p) * (l->units[u].part[p].whole ? size : size / n);
-        }
-        trained += n_param_in(&units[u], DT_TRAINED);
-    }
-    const double all = (double)l->n_param, per_param = l->n_param > 0 ? params / all : 0;
-    if (!l->has_grads) return per_param;
-    const double grads = (double)dt_dtype_size(l->grad_kept),
-                 opt = sizeof(float) * l->has_master + state_size(l) * states_per_elem(l);
-    const double grads_held = (l->whole_grads ? grads : 0) + (!l->whole_grads || l->grads_down ? grads / n : 0);
-    return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
-}
 
 /** Collectives of a unit, one for each nonzero count; sizes in bytes of the types sent. */
 typedef struct volume {
@@ -62,8 +12,7 @@ typedef struct volume {
     dt_dtype gathered;
 } volume;
 
-static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_traffic *traffic, double *elems,
-                  double *bytes)
+static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_traffic *traffic, double *bytes)
 {
     const double sent = (double)dt_dtype_size(l->grad_sent), kept = (double)dt_dtype_size(l->grad_kept),
                  gathered = (double)dt_dtype_size(v->gathered);
@@ -72,7 +21,6 @@ static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_
     traffic->reduced_elems += reduce, traffic->reduced_bytes += reduce * sent;
     traffic->gathered_bytes += gather * gathered;
     traffic->replicated_bytes += replicate * kept;
-    *elems += (l->nranks - 1) * reduce + (l->group_nranks - 1) * gather + (l->n_groups - 1) * replicate;
     *bytes += (l->nranks - 1) * reduce * sent + (l->group_nranks - 1) * gather * gathered +
               (l->n_groups - 1) * replicate * kept;
 }
@@ -87,9 +35,8 @@ static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *
     volume step = {.gathers = part->whole && trained, .replicates = trained, .gathered = l->param_dtype[p]};
     if (l->whole_opt) step.gathered = l->grad_kept;
     if (trained) *(l->whole_grads ? &step.reduces : &micro.reduces) = 1;
-    count(l, &part->shards, &micro, &plan->micro_step, &plan->sent_elems_per_micro_step,
-          &plan->sent_bytes_per_micro_step);
-    count(l, &part->shards, &step, &plan->step, &plan->sent_elems_per_step, &plan->sent_bytes_per_step);
+    count(l, &part->shards, &micro, &plan->micro_step, &plan->sent_bytes_per_micro_step);
+    count(l, &part->shards, &step, &plan->step, &plan->sent_bytes_per_step);
 }
 
 /** Directions of a unit's matrices to their owners and results back, once per step (matrices.c): the mean of all ranks,
@@ -109,7 +56,6 @@ static void count_matrices(const zero_layout *l, int u, dt_zero_plan *plan)
         added = 2 * (double)ul->part[DT_TRAINED].shards.shard_len / l->n_groups;
     plan->step.gathered_bytes += others > 0 ? sent * size / others : 0;
     plan->step.replicated_bytes += added * size;
-    plan->sent_elems_per_step += sent + (l->n_groups - 1) * added;
     plan->sent_bytes_per_step += (sent + (l->n_groups - 1) * added) * size;
 }
 
@@ -174,7 +120,6 @@ static dt_err plan_units(const dt_zero_options *opt, const dt_unit *units, int n
             shards += l.units[u].part[p].shards.shard_len * (p == DT_CODES ? per_code : 1);
     plan->n_padding = shards - l.n_param / l.group_nranks;
     plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
-    plan->formula_bytes_per_param = formula(&l, units);
     count_sent(&l, plan);
     zero_layout_free(&l);
     return DT_OK;

@@ -67,6 +67,18 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
     return s;
 }
 
+/** Gather columns a .. a+count-1 of a unit's summed gradients into the bucket, contiguous by rank, on the comm stream.
+ *  Enters the collective even after an earlier error. */
+static dt_err gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err)
+{
+    const zero_phase before = zero_enter(z, "gather", z->units[u].name);
+    const void *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED) + a);
+    err = dt_first_err(err, dt_comm_all_gather(z->shard, own, z->bucket.ptr,
+                                               (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
+    zero_leave(z, before);
+    return err;
+}
+
 /** Stage 0 with sums still at their owners: gathers columns a .. a+count-1 of all shards, so that every rank updates
  *  with the same bits. They are used while they are in the processor's cache. */
 static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err err)
@@ -74,8 +86,8 @@ static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err 
     const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len, most = z->lay.update_per_rank;
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
-        err = zero_first_err(err, zero_comm_after_compute(z)); /* the previous update may still read the bucket */
-        err = zero_gather_columns(z, u, a, count, err);
+        err = dt_first_err(err, zero_comm_after_compute(z)); /* the previous update may still read the bucket */
+        err = gather_columns(z, u, a, count, err);
         if (err == DT_OK) err = zero_compute_after_comm(z);
         for (int r = 0; r < z->shard->size && err == DT_OK; r++) {
             const int64_t lo = r * shard_len + a;
@@ -134,12 +146,12 @@ static dt_err update_matrices(dt_zero *z, const zero_update *up, dt_err err)
 dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
 {
     dt_stream *const wrote = z->lay.grads_down ? z->copy_stream : z->compute;
-    if (!(z->lay.whole_opt && up)) err = zero_first_err(err, dt_fault("zero.gather"));
-    err = zero_first_err(err, zero_offload_begin(z));
+    if (!(z->lay.whole_opt && up)) err = dt_first_err(err, dt_fault("zero.gather"));
+    err = dt_first_err(err, zero_offload_begin(z));
     for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) err = visit_unit(z, u, up, err);
     if (up) err = update_matrices(z, up, err);
     z->next_read = 0;
-    return zero_first_err(err, zero_comm_after(z, wrote)); /* later gathers send these shards */
+    return dt_first_err(err, zero_comm_after(z, wrote)); /* later gathers send these shards */
 }
 
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr)
@@ -148,8 +160,8 @@ dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *g
     DT_TRY(zero_check_complete(z));
     const zero_phase before = zero_enter(z, "update", "");
     dt_err err = zero_reduce_deferred(z);
-    err = zero_first_err(err, dt_fault("zero.update"));
-    if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+    err = dt_first_err(err, dt_fault("zero.update"));
+    if (err != DT_ERR_COMM) err = dt_first_err(err, zero_compute_after_comm(z));
     err = zero_update_units(z, &up, err);
     z->in_micro = false;
     zero_leave(z, before);

@@ -240,12 +240,6 @@ static inline float *zero_master_at(const dt_zero *z, int u, int64_t x)
     return z->lay.has_master ? zero_entry_at(z, ZERO_MASTER, u, x) : zero_param_at(z, u, DT_TRAINED, x);
 }
 
-/** Returns the first error, except that DT_ERR_COMM outranks a local error: comm is then unusable. */
-static inline dt_err zero_first_err(dt_err first, dt_err then)
-{
-    return first == DT_OK || then == DT_ERR_COMM ? then : first;
-}
-
 /** Make the compute stream wait for the event, which marks collective `number` of a unit. */
 dt_err zero_compute_wait(dt_zero *z, dt_event *event, const char *unit, int64_t number);
 /** Queue a copy for a unit between device and host memory; way is "up" or "down". */
@@ -301,10 +295,6 @@ dt_err zero_params_release(void *self, int unit);
 bool zero_params_resident(void *self);
 dt_err zero_grads_acquire(void *self, int unit, dt_grad_view *view);
 dt_err zero_grads_release(void *self, int unit);
-
-/** Gather columns a .. a+count-1 (at most update_per_rank) of a unit's summed gradients into the bucket, contiguous by
- *  rank, on the comm stream. Enters the collective even after an earlier error. */
-dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_slices_make(dt_zero *z);
 void zero_slices_free(dt_zero *z);

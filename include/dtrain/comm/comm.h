@@ -324,8 +324,6 @@ static inline int dt_comm_number_on_node(const dt_comm *comm) { return comm->loc
 static inline int dt_comm_ranks_on_node(const dt_comm *comm) { return comm->local_nranks; }
 /** Number of nodes. With several, files are on a file system that they share. Local. */
 static inline int dt_comm_nodes(const dt_comm *comm) { return comm->n_nodes; }
-/** Mean over all ranks, from the sum of their values. Local. */
-static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
 /** Find which ranks share a device: set n_sharing, max_sharing and leads. Collective. A rank that could not open its
  *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */
@@ -342,6 +340,13 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
  *  DT_ERR_USAGE, agreed: the backend cannot be used. DT_ERR_MEMORY, DT_ERR_FAULT, DT_ERR_COMM. After an error comm has
  *  no transport. */
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
+
+/** The error of a sequence in which a rank takes part in later collectives after its own error: the first, except that
+ *  DT_ERR_COMM outranks it, because comm is then unusable. Local. */
+static inline dt_err dt_first_err(dt_err first, dt_err then)
+{
+    return first == DT_OK || then == DT_ERR_COMM ? then : first;
+}
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 

@@ -38,9 +38,6 @@ typedef struct dt_zero_options {
     /* DT_F32: trained parameters are their own master weights. Otherwise, and with any offload, fp32 master weights are
      * kept in addition */
     dt_dtype param_dtype;
-    /* true: frozen parameters have frozen_dtype; false: param_dtype */
-    bool frozen_differ;
-    dt_dtype frozen_dtype;
     /* type that backward writes: param_dtype, or DT_F32 if micro-steps accumulate (algorithms.md 9.3) */
     dt_dtype grad_dtype;
     /* true: gradients are sent in reduce_dtype; false: in grad_dtype. Sums are always fp32 */
@@ -99,10 +96,10 @@ typedef struct dt_state_nbytes {
 dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t);
 
 /** What a rank would hold and send: memory (parameters, gradients, optimizer, staging), the exact n_param of the model,
- *  bytes of model states per parameter with and without padding, and elements sent. A step of M micro-steps sends M *
- *  sent_elems_per_micro_step + sent_elems_per_step. At stage 3 this is an upper bound: a unit that is still gathered is
- *  not gathered again. With one micro-step and one group it is 2P (N-1)/N at stages 0 to 2 and 3P (N-1)/N at stage 3,
- *  for P padded parameters. micro_step and step give it by kind (dt_comm_sent).
+ *  bytes of model states per parameter, and bytes sent. A step of M micro-steps sends M *
+ *  sent_bytes_per_micro_step + sent_bytes_per_step. At stage 3 this is an upper bound: a unit that is still gathered is
+ *  not gathered again. With one micro-step, one group and one type it is 2P (N-1)/N elements at stages 0 to 2 and
+ *  3P (N-1)/N at stage 3, for P padded parameters. micro_step and step give it by kind (dt_comm_sent).
  *
  *  In reproducible mode every micro-step is reduced, so stages 0 and 1 store gradients like stage 2: fp32 sums of the
  *  owned shards. */
@@ -113,12 +110,11 @@ typedef struct dt_zero_plan {
     int64_t n_param, n_padding;
     /* stage 3: minimum of max_live_parameters, and maximum number of gathered parameters; else 0 */
     int64_t least_live_parameters, live_parameters;
-    double state_bytes_per_param;    /* parameters, gradients and optimizer, padding included, divided by n_param */
+    /* parameters, gradients and optimizer, padding included, divided by n_param. Without padding, with bf16 parameters
+     * and gradients and two states, by stage: 16, 4+12/N, 2+14/N, 16/N */
+    double state_bytes_per_param;
     size_t saved_nbytes[DT_N_PARTS]; /* as dt_zero_saved_nbytes */
-    /* with two states, by stage: 16, 4+12/N, 2+14/N, 16/N; other values for another grad_dtype */
-    double formula_bytes_per_param;
-    double sent_elems_per_micro_step, sent_elems_per_step;
-    double sent_bytes_per_micro_step, sent_bytes_per_step; /* the same in bytes */
+    double sent_bytes_per_micro_step, sent_bytes_per_step;
     dt_traffic micro_step, step;
 } dt_zero_plan;
 /** Compute the plan of a rank of nranks. plan: out. DT_ERR_ARG, DT_ERR_USAGE: as dt_zero_open; DT_ERR_MEMORY. */

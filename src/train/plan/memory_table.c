@@ -95,8 +95,8 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     }
     fclose(f);
     DT_INFO("%s", text);
-    DT_INFO("model states: %.3f bytes per parameter (formula %.3f; %" PRId64 " elements of padding)",
-            plan->zero.state_bytes_per_param, plan->zero.formula_bytes_per_param, plan->zero.n_padding);
+    DT_INFO("model states: %.3f bytes per parameter, with %" PRId64 " elements of padding",
+            plan->zero.state_bytes_per_param, plan->zero.n_padding);
     free(text);
 }
 

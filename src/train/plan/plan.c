@@ -90,9 +90,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     add_traffic(&plan->step, &more->step, 1);
     dt_memory_add(&plan->memory, &more->memory);
     plan->n_streams += more->n_streams;
-    plan->sent_elems_per_micro_step += more->sent_elems_per_micro_step;
     plan->sent_bytes_per_micro_step += more->sent_bytes_per_micro_step;
-    plan->sent_elems_per_step += more->sent_elems_per_step;
     plan->sent_bytes_per_step += more->sent_bytes_per_step;
     for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] += more->saved_nbytes[p];
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
