@@ -144,6 +144,18 @@ static dt_err find_row(const char *section, const char *key, const char *head, i
     return dt_fail(DT_ERR_USAGE, "%s: %s", head, why);
 }
 
+static dt_err take_key(dt_config *cfg, const char *section, const char *key, const char *value, dt_config_source source)
+{
+    char head[400];
+    int row, meant;
+    head_of(cfg, source, section, key, head, sizeof head);
+    const dt_err err = find_row(section, key, head, &row, &meant);
+    if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
+    DT_CHECK(source.file != 0 || cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d",
+             head, cfg->priv->value[row].source.line);
+    return take(cfg, row, value, head, source);
+}
+
 static void doubt_section(dt_config *cfg, const char *name)
 {
     char why[DT_KEY_WHY];
@@ -163,18 +175,10 @@ static dt_err take_from_file(void *self, int line, const char *section, const ch
 {
     dt_config *cfg = self;
     const dt_config_source source = {.file = 0, .line = line};
-    char head[400];
-    int row, meant;
     if (!key) return doubt_section(cfg, section), DT_OK;
-    head_of(cfg, source, section, key, head, sizeof head);
     DT_CHECK(section[0], DT_ERR_USAGE, "%s:%d: %s: expected a [section] line before the first key",
              cfg->priv->file_name, line, key);
-    if (!*value && was_removed(section, key)) return DT_OK;
-    const dt_err err = find_row(section, key, head, &row, &meant);
-    if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
-    DT_CHECK(cfg->priv->value[row].source.file < 0, DT_ERR_USAGE, "%s: set twice, first in line %d", head,
-             cfg->priv->value[row].source.line);
-    return take(cfg, row, value, head, source);
+    return !*value && was_removed(section, key) ? DT_OK : take_key(cfg, section, key, value, source);
 }
 
 /* Report an argument without a section, such as "lr=1e-3". */
@@ -194,15 +198,11 @@ static dt_err take_override(dt_config *cfg, int position, const char *argument)
     const dt_config_source source = {.file = FROM_COMMAND_LINE, .line = position};
     const char *equals = strchr(argument, '='),
                *dot = equals ? memchr(argument, '.', (size_t)(equals - argument)) : NULL;
-    char section[64], key[64], head[400];
-    int row, meant;
+    char section[64], key[64];
     if (!dot || dot == argument || equals == dot + 1) return without_section(cfg, argument, equals);
     snprintf(section, sizeof section, "%.*s", (int)(dot - argument < 60 ? dot - argument : 60), argument);
     snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1 < 60 ? equals - dot - 1 : 60), dot + 1);
-    head_of(cfg, source, section, key, head, sizeof head);
-    const dt_err err = find_row(section, key, head, &row, &meant);
-    if (err != DT_OK) return cfg->priv->value[meant].doubted = true, err;
-    return take(cfg, row, equals + 1, head, source);
+    return take_key(cfg, section, key, equals + 1, source);
 }
 
 dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_overrides, const char *const *overrides,
@@ -350,8 +350,9 @@ dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
-    const bool is_kept = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* errors that no value causes */
-    return dt_config_lead_to(cfg, section, key, is_kept ? err : DT_ERR_USAGE);
+    /* no value causes these */
+    if (err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT || err == DT_ERR_COMM) return err;
+    return dt_config_lead_to(cfg, section, key, DT_ERR_USAGE);
 }
 
 dt_err dt_config_set(dt_config *cfg, const char *section, const char *key, const char *value)
@@ -400,7 +401,7 @@ static char *write_text(const dt_config *cfg, bool all)
             continue;
         if (strcmp(k->section, section) != 0) fprintf(out, "%s[%s]\n", *section ? "\n" : "", k->section);
         section = k->section;
-        char *absolute = all ? dt_key_absolute(k, cfg->priv->value[i].text) : NULL;
+        char *absolute = all ? dt_key_absolute(k, cfg->priv->value[i].text, NULL) : NULL;
         whole = whole && (!all || absolute);
         write_value(out, k, absolute ? absolute : cfg->priv->value[i].text);
         free(absolute);
@@ -418,15 +419,18 @@ char *dt_config_given_text(const dt_config *cfg) { return write_text(cfg, false)
 
 const char *dt_config_relative_path(const dt_config *cfg)
 {
-    for (int i = 0; i < dt_n_keys; i++)
-        if (dt_key_stays_relative(&dt_key_table[i], cfg->priv->value[i].text)) return dt_key_table[i].name;
+    for (int i = 0; i < dt_n_keys; i++) {
+        bool stays = false;
+        free(dt_key_absolute(&dt_key_table[i], cfg->priv->value[i].text, &stays));
+        if (stays) return dt_key_table[i].name;
+    }
     return NULL;
 }
 
 /* Are two values the same after conversion to absolute paths? */
 static bool same_files(const dt_key *k, const char *a, const char *b)
 {
-    char *x = dt_key_absolute(k, a), *y = dt_key_absolute(k, b);
+    char *x = dt_key_absolute(k, a, NULL), *y = dt_key_absolute(k, b, NULL);
     const bool same = x && y && strcmp(x, y) == 0;
     free(x), free(y);
     return same;

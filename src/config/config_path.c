@@ -183,29 +183,18 @@ static bool reads_back(path_kind kind, const char *here)
     return !strpbrk(here, kind == FUNCTIONS ? ",;:\"' \t\r\n$" : kind == PATH_LIST ? ",:\"'\t\r\n$" : "\t\r\n$");
 }
 
-static char *absolute(const dt_key *k, const char *value, bool *stays)
+char *dt_key_absolute(const dt_key *k, const char *value, bool *stays)
 {
     char *here = getcwd(NULL, 0), *text = NULL;
     if (!here || rewrite(k, value, k->name, here, &text) != DT_OK) text = strdup(value);
-    *stays = text && strcmp(text, value) != 0 &&
-             (!reads_back(kind_of(k), here) || strlen(text) + strlen(k->name) + strlen(" = ") > DT_CONFIG_LINE_MAX);
+    const bool fits =
+        text && (strcmp(text, value) == 0 || (reads_back(kind_of(k), here) &&
+                                              strlen(text) + strlen(k->name) + strlen(" = ") <= DT_CONFIG_LINE_MAX));
     free(here);
-    if (!*stays) return text;
+    if (!text || fits) return text;
+    if (stays) *stays = true;
     free(text);
     return strdup(value);
-}
-
-char *dt_key_absolute(const dt_key *k, const char *value)
-{
-    bool stays;
-    return absolute(k, value, &stays);
-}
-
-bool dt_key_stays_relative(const dt_key *k, const char *value)
-{
-    bool stays;
-    free(absolute(k, value, &stays));
-    return stays;
 }
 
 dt_err dt_path_expand(const char *path, const char *head, char **out)

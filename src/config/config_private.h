@@ -56,12 +56,12 @@ dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char *
 /** Replace ~ at the beginning of the paths in a value; DT_ERR_USAGE: $NAME in a path. *out is malloc'ed; values that
  *  name no files are copied. */
 dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, char **out);
-/** The value with absolute paths; unchanged if they would not fit into a line. malloc'ed; NULL: no memory. */
-char *dt_key_absolute(const dt_key *k, const char *value);
+/** The value with absolute paths, malloc'ed; NULL: no memory. It is unchanged if a line cannot contain them, because of
+ *  characters in the current folder's name, or of their length. stays: out, true in this case; may be NULL. */
+char *dt_key_absolute(const dt_key *k, const char *value, bool *stays);
 
-/* True for a relative path that cannot be made absolute, because a value cannot express the current folder's name. */
-bool dt_key_stays_relative(const dt_key *k, const char *value);
-
+/* parse_value.c */
+char *dt_key_trim(char *text);    /* without white space around it; in place */
 char *dt_key_unquote(char *text); /* the text between paired quotes; in place */
 /** True if a ${NAME} has an unset variable. name receives its name. */
 bool dt_key_unset_variable(const char *text, char *name, size_t size);

@@ -286,7 +286,7 @@ static dt_err expand_into(const char *text, const char *head, FILE *to)
     return DT_OK;
 }
 
-static char *trimmed(char *text)
+char *dt_key_trim(char *text)
 {
     char *begin = text, *end = text + strlen(text);
     while (isspace((unsigned char)*begin)) begin++;
@@ -298,7 +298,7 @@ static char *trimmed(char *text)
 /* Remove all surrounding quotes in place, so that a written value reads back unchanged. */
 char *dt_key_unquote(char *text)
 {
-    for (size_t n; (n = strlen(text)) >= 2; text = trimmed(text)) {
+    for (size_t n; (n = strlen(text)) >= 2; text = dt_key_trim(text)) {
         const char quote = text[0];
         if ((quote != '"' && quote != '\'') || strchr(text + 1, quote) != text + n - 1) break;
         text[n - 1] = '\0';
@@ -326,7 +326,7 @@ dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char *
     dt_err err = expand_into(text, head, to);
     if (fclose(to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its value", head);
     if (err == DT_OK) {
-        err = dt_key_expand_path(k, dt_key_unquote(trimmed(expanded)), head, out);
+        err = dt_key_expand_path(k, dt_key_unquote(dt_key_trim(expanded)), head, out);
         if (err == DT_OK) err = check_writable(k, *out, head);
         if (err != DT_OK) free(*out), *out = NULL;
     }

@@ -87,18 +87,10 @@ typedef struct changes {
     bool other_adapters;       /* of other layers or ranks: their tensors differ, so no permission helps */
 } changes;
 
-static bool has_item(const char *list, const char *name)
+static bool is_allowed(const char *list, const char *name)
 {
-    char **items;
-    int n;
-    bool found = false;
-    if (dt_config_split(list, &items, &n) != DT_OK) return false;
-    for (int i = 0; i < n; i++) found |= !strcmp(items[i], name);
-    dt_list_free(items, n);
-    return found;
+    return dt_config_lists(list, "all") || dt_config_lists(list, name);
 }
-
-static bool is_allowed(const char *list, const char *name) { return has_item(list, "all") || has_item(list, name); }
 
 /* Does `list` have all items of `of`? */
 static bool has_items(const char *list, const char *of)
@@ -107,7 +99,7 @@ static bool has_items(const char *list, const char *of)
     int n;
     bool all = true;
     if (dt_config_split(of, &items, &n) != DT_OK) return false;
-    for (int i = 0; i < n; i++) all &= has_item(list, items[i]);
+    for (int i = 0; i < n; i++) all &= dt_config_lists(list, items[i]);
     dt_list_free(items, n);
     return all;
 }

@@ -101,8 +101,8 @@ dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key
         if (!(cond)) return dt_config_fail(__VA_ARGS__);                                                               \
     } while (0)
 /** Attribute an error to a key: prepend the location of its value (dt_config_where) to the recorded message. For errors
- *  of functions that do not know the configuration. Returns DT_ERR_USAGE; DT_OK, DT_ERR_MEMORY and DT_ERR_FAULT are
- *  returned unchanged. */
+ *  of functions that do not know the configuration. Returns DT_ERR_USAGE; DT_OK and the errors that no value
+ *  causes (DT_ERR_MEMORY, DT_ERR_FAULT, DT_ERR_COMM) are returned unchanged. */
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err);
 /** As dt_config_blame, but returns err unchanged: for an invalid file that the key names. */
 dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *key, dt_err err);
@@ -151,6 +151,8 @@ dt_err dt_path_expand(const char *path, const char *head, char **out);
  *
  *  DT_ERR_MEMORY. */
 dt_err dt_config_split(const char *text, char ***items, int *n_items);
+/** Does a comma-separated list have this item? False also without memory. */
+bool dt_config_lists(const char *text, const char *item);
 
 /* ---- other INI files --------------------------------------------------------------------------------------------- */
 
