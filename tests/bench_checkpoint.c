@@ -125,7 +125,8 @@ static dt_err once(const task *t, what w)
         return !first || plain_read(t->plain, t->bytes, t->room, t->nbytes) ? DT_OK
                                                                             : dt_fail(DT_ERR_DATA, "plain read");
     default:
-        return dt_checkpoint_load(&t->b->comm, t->z, t->path, true, NULL);
+        return dt_checkpoint_load_all(&t->b->comm, &(dt_saved_model){.zero = t->z, .with_states = true}, 1, t->path,
+                                      NULL);
     }
 }
 

@@ -13,6 +13,12 @@
 
 enum { N_UNITS = 3 };
 
+static inline dt_err load_one(dt_comm *comm, dt_zero *z, const char *path, bool with_states, dt_phase *phase)
+{
+    const dt_saved_model one = {.zero = z, .with_states = with_states};
+    return dt_checkpoint_load_all(comm, &one, 1, path, phase);
+}
+
 typedef struct fixture {
     dt_ledger ledger;
     dt_device dev;
@@ -196,7 +202,7 @@ static inline dt_ckpt_meta meta_of(int64_t step)
                           .updates = step - 1,
                           .states = {.updates = step / 2},
                           .seed = UINT64_MAX - 5,
-                          .loss_scale = 65536.5,
+                          .scale.scale = 65536.5,
                           .config = (char *)"[run]\ntask = pretrain\n",
                           .model_config = (char *)"{\"model_type\": \"llama\"}"};
 }

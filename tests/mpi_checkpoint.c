@@ -62,7 +62,7 @@ IN_DIR(saved_tensors_stand_whole_and_come_back)
             char full[PATH_MAX];
             /* other stage, other precision */
             assert_all(f->mpi, open_zero(f, 3 - stage, dtype ? DT_F32 : DT_BF16, false));
-            assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, path, full), true, NULL) == DT_OK);
+            assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, path, full), true, NULL) == DT_OK);
             assert_all(f->mpi, states_are(f->z, true, salt));
             close_zero(f);
         }
@@ -99,12 +99,12 @@ static void frozen_model_keeps_its_bits(fixture *f, dt_dtype dtype)
 
     for (int frozen = 0; frozen < 2; frozen++) { /* 16 bits in the file, the same and fp32 in memory */
         assert_all(f->mpi, open_zero(f, 0, frozen ? dtype : DT_F32, frozen));
-        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+        assert_all(f->mpi, load_one(&f->comm, f->z, path, false, NULL) == DT_OK);
         assert_all(f->mpi, states_are(f->z, false, 5));
         close_zero(f);
     }
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_ERR_DATA);
+    assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_ERR_DATA);
     assert_all(f->mpi,
                f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
 }
@@ -128,7 +128,7 @@ IN_DIR(meta_and_long_texts_come_back)
     const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
     assert_all(f->mpi, readable);
     const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.updates == 2 &&
-                      read.states.updates == 1 && read.seed == UINT64_MAX - 5 && read.loss_scale == 65536.5 &&
+                      read.states.updates == 1 && read.seed == UINT64_MAX - 5 && read.scale.scale == 65536.5 &&
                       strcmp(read.config, meta.config) == 0 && strcmp(read.model_config, meta.model_config) == 0 &&
                       strcmp(read.states.optimizer, "adamw") == 0 &&
                       strcmp(read.states.names, "exp_avg, exp_avg_sq") == 0;
@@ -193,7 +193,7 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
     assert_all(f->mpi, dt_checkpoint_verify(in_dir(f, "step-00000003.h5", path), NULL) == DT_OK);
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK);
+    assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK);
     bool ok = dt_checkpoint_read_meta(path, &read) == DT_OK && are_items(&read.items, &wanted);
     int32_t few[2];
     ok = ok && dt_named_arrays_get(&read.items, "tokens", DT_NAMED_I32, 2, few) == DT_ERR_DATA &&
@@ -392,12 +392,10 @@ IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop)
         assert_all(f->mpi, fill_states(f->z, stage > 0, 1));
         assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
         dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
-        assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) ==
-                               DT_ERR_STOP);
+        assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) == DT_ERR_STOP);
         assert_all(f->mpi, dt_comm_failed_together(&f->comm));
         dt_error_clear();
-        assert_all(f->mpi,
-                   dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
+        assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
         close_zero(f);
     }
 }

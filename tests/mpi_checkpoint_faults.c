@@ -21,9 +21,9 @@ IN_DIR(one_failing_rank_fails_the_save_on_all_ranks)
         dt_error_clear();
         MPI_Barrier(f->mpi);
     }
-    assert_all_fail(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL),
-                    DT_ERR_FAULT, "");
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, true, 1));
+    assert_all_fail(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL), DT_ERR_FAULT,
+                    "");
+    assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, true, 1));
     assert_all(f->mpi, save_step(f, 2, 1) == DT_OK);
     assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
 }
@@ -38,7 +38,7 @@ IN_DIR(a_step_saved_again_stays_when_latest_cannot_be_written)
     assert_all(f->mpi, fill_states(f->z, true, 2) && save_step(f, 1, 0) == DT_ERR_WRITE);
     dt_error_clear();
     assert_all(f->mpi, folder_is_as_before(f));
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK &&
+    assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK &&
                            states_are(f->z, true, 2));
     assert_all_fail(f->mpi, save_step(f, 2, 0), DT_ERR_WRITE, "");
     assert_all(f->mpi, folder_is_as_before(f)); /* a new step goes */

@@ -69,7 +69,7 @@ IN_DIR(files_of_other_writers_load)
         for (int dtype = 0; dtype < 2; dtype++) {
             assert_all(f->mpi, f->comm.rank != 0 || write_foreign(f, path, (foreign)how));
             assert_all(f->mpi, open_zero(f, 2, dtype ? DT_BF16 : DT_F32, dtype));
-            assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+            assert_all(f->mpi, load_one(&f->comm, f->z, path, false, NULL) == DT_OK);
             assert_all(f->mpi, states_are(f->z, false, 9));
             close_zero(f);
         }
@@ -114,7 +114,7 @@ IN_DIR(every_half_number_is_read_as_hdf5_reads_it)
                                  .prefetch_bucket_size = 1 << 20,
                                  .max_live_parameters = 1 << 24};
     assert_all(f->mpi, dt_zero_open(&f->z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK);
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
+    assert_all(f->mpi, load_one(&f->comm, f->z, path, false, NULL) == DT_OK);
     const dt_slice p = dt_zero_slices(f->z)[0];
     float *found = calloc((size_t)p.n + 1, sizeof *found);
     bool same = dt_zero_state_read(f->z, DT_STATE_PARAM, &p, 0, p.n, found) == DT_OK;
@@ -263,7 +263,7 @@ IN_DIR(damaged_files_are_refused_by_name)
         MPI_Bcast(&last, 1, MPI_INT, 0, f->mpi);
         if (last) break;
         assert_all(f->mpi, done);
-        const dt_err err = dt_checkpoint_load(&f->comm, f->z, path, true, NULL);
+        const dt_err err = load_one(&f->comm, f->z, path, true, NULL);
         assert_all(f->mpi, err == DT_ERR_DATA);
         const bool named = f->comm.rank != 0 || (strstr(dt_error_message(), word) && strstr(dt_error_message(), path));
         if (!named) print_error("damage %d: message lacks \"%s\": %s\n", k, word, dt_error_message());
@@ -292,7 +292,7 @@ IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
     int n_refused = 0;
     for (int64_t at = 0; at < st.st_size && f->comm.nranks < 3; at += 97) {
         assert_all(f->mpi, f->comm.rank != 0 || flip_bit(path, at));
-        const dt_err err = dt_checkpoint_load(&f->comm, f->z, path, true, NULL);
+        const dt_err err = load_one(&f->comm, f->z, path, true, NULL);
         const bool right = err == DT_ERR_DATA || (err == DT_OK && states_are(f->z, true, 4));
         if (!right) print_error("byte %" PRId64 "\n", at);
         assert_all(f->mpi, right);

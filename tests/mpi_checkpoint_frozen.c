@@ -56,8 +56,7 @@ IN_DIR(states_of_what_was_frozen_start_at_zero)
             ok = ok && (f->comm.rank != 0 || dt_checkpoint_verify(path, NULL) == DT_OK);
             assert_all(f->mpi, ok);
             ok = open_with(f, trains[to], to) && fill_states(f->z, true, 77); /* what was there before must not stay */
-            ok =
-                ok && dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK && came_back(f, trains[from], from);
+            ok = ok && load_one(&f->comm, f->z, path, true, NULL) == DT_OK && came_back(f, trains[from], from);
             assert_all(f->mpi, ok);
         }
 }
@@ -84,7 +83,7 @@ IN_DIR(a_state_that_was_lost_is_missed)
         if (f->comm.rank == 0 && all)
             ok = ok && lose(path, "/optimizer/exp_avg") && lose(path, "/optimizer/exp_avg_sq");
         MPI_Barrier(f->mpi);
-        const dt_err err = ok ? dt_checkpoint_load(&f->comm, f->z, path, true, NULL) : DT_OK;
+        const dt_err err = ok ? load_one(&f->comm, f->z, path, true, NULL) : DT_OK;
         ok = ok && err == DT_ERR_DATA;
         if (f->comm.rank == 0) ok = ok && strstr(dt_error_message(), all ? "/optimizer/exp_avg/" : STATE);
         dt_error_clear();

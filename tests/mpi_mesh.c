@@ -407,6 +407,12 @@ static void begin_from_random(void)
     train_on_one_rank(&start);
 }
 
+static dt_err load(fixture *f, const char *path)
+{
+    const dt_saved_model saved = {.zero = f->z, .with_states = true};
+    return dt_checkpoint_load_all(&f->comm, &saved, 1, path, NULL);
+}
+
 /** Train on a mesh, save; continue without it, save; continue on the mesh. */
 static void check_mesh(const dt_mesh_shape *shape, int stage)
 {
@@ -421,13 +427,12 @@ static void check_mesh(const dt_mesh_shape *shape, int stage)
     assert_all(MPI_COMM_WORLD, save(&f, N_SAVED, there) == DT_OK);
     close_run(&f);
     assert_all(MPI_COMM_WORLD, open_run(&f, &flat, 3 - stage));
-    assert_all(MPI_COMM_WORLD,
-               dt_checkpoint_load(&f.comm, f.z, there, true, NULL) == DT_OK && is_like_one(&f, N_SAVED));
+    assert_all(MPI_COMM_WORLD, load(&f, there) == DT_OK && is_like_one(&f, N_SAVED));
     assert_all(MPI_COMM_WORLD, trains_like_one(&f, N_SAVED + 1, N_SAVED + 1));
     assert_all(MPI_COMM_WORLD, save(&f, N_SAVED + 1, back) == DT_OK);
     close_run(&f);
     assert_all(MPI_COMM_WORLD, open_run(&f, shape, stage));
-    assert_all(MPI_COMM_WORLD, dt_checkpoint_load(&f.comm, f.z, back, true, NULL) == DT_OK);
+    assert_all(MPI_COMM_WORLD, load(&f, back) == DT_OK);
     assert_all(MPI_COMM_WORLD, trains_like_one(&f, N_SAVED + 2, N_STEPS));
     assert_all(MPI_COMM_WORLD, remove_folder(&f.comm, MPI_COMM_WORLD, dir));
     close_run(&f);

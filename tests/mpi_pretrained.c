@@ -382,7 +382,7 @@ IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
         const dt_ckpt_meta meta = {
-            .loss_scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
+            .scale.scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
         assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, path, NULL) == DT_OK);
         assert_all(f->mpi,
                    exists_in(f, "sub/model.h5") && !exists_in(f, "sub/model.h5.part") && !exists_in(f, "sub/latest"));

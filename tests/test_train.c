@@ -137,7 +137,8 @@ TEST(saves_of_the_best_come_with_validations)
         snprintf(text, sizeof text, on, cases[i].validate, cases[i].save);
         dt_config cfg = config(text);
         dt_error_clear();
-        assert_int_equal(dt_best_intervals_check(&cfg, 1000), cases[i].want);
+        assert_int_equal(dt_best_intervals_check(&cfg, 1000, "data.validation_steps", cfg.data_validation_steps),
+                         cases[i].want);
         assert_says(cases[i].say);
         dt_config_free(&cfg);
     }

@@ -144,13 +144,6 @@ static dt_err locate(base_job *job, const char *from, int depth)
     return err == DT_ERR_DATA ? DT_ERR_BASE : err;
 }
 
-static int n_files(const dt_stored_map *map)
-{
-    int n = 0;
-    for (size_t i = 0; i < map->files_len; i++) n += map->files[i] == '\0';
-    return n;
-}
-
 static void move_files(dt_stored_location *l, int by)
 {
     l->file += by;
@@ -160,9 +153,9 @@ static void move_files(dt_stored_location *l, int by)
 static dt_err merge(base_job *job, dt_stored_map *map)
 {
     dt_stored_map *found = &job->found;
-    const int before = n_files(map);
+    const int before = dt_stored_n_files(map);
     const char *name = found->files;
-    for (int f = 0; f < n_files(found); f++, name += strlen(name) + 1) DT_TRY(dt_stored_add_file(map, name));
+    for (int f = 0; f < dt_stored_n_files(found); f++, name += strlen(name) + 1) DT_TRY(dt_stored_add_file(map, name));
     for (int k = 0; k < job->n; k++) {
         dt_stored_location *to = &map->locations[job->of[k]], *from = &found->locations[k];
         const char *tensor = job->slots[k].tensor->name;

@@ -69,10 +69,10 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     DT_TRY(write_schedule(file, path, m));
     DT_TRY(write_states(file, path, own));
     DT_TRY(dt_h5_write_u64(file, path, "seed", m->seed));
-    DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->loss_scale));
-    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_iter", m->scale_iter));
-    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_last_overflow", m->scale_last));
-    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_overflows_left", m->scale_overflows_left));
+    DT_TRY(dt_h5_write_f64(file, path, "loss_scale", m->scale.scale));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_iter", m->scale.iter));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_last_overflow", m->scale.last));
+    DT_TRY(dt_h5_write_i64(file, path, "loss_scale_overflows_left", m->scale.overflows_left));
     DT_TRY(dt_h5_write_u64(file, path, "data_fingerprint", m->data_fingerprint));
     DT_TRY(dt_h5_write_i64(file, path, "validation_due", m->validation_due));
     DT_TRY(dt_h5_write_i64(file, path, "best_step", m->best_step));

@@ -73,9 +73,6 @@ uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char
 
 /** Open for reading; validates format and version. */
 dt_err ckpt_file_open(const char *path, hid_t *file);
-/** Locate and validate a slot's dataset. DT_ERR_DATA naming file and tensor. */
-dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location);
-
 /** Like dt_checkpoint_locate, at nesting level `depth` of bases. */
 dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map, int depth);
 

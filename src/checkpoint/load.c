@@ -31,8 +31,7 @@ static dt_err prepare(load_job *j)
 
 static dt_err list_files(load_job *j)
 {
-    int n = 0;
-    for (size_t i = 0; i < j->map.files_len; i++) n += j->map.files[i] == '\0';
+    const int n = dt_stored_n_files(&j->map);
     DT_ALLOC(j->files, n + 1, "%s: out of memory for the names of %d files", j->path, n);
     const char *name = j->map.files;
     for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
@@ -189,7 +188,21 @@ static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored
     return DT_OK;
 }
 
-/* Read this rank's range of a tensor in chunks: read, checksum, convert, store into the state. */
+/* Frozen tensors that must not change: is the file's value, as the state stores it, that of the state? */
+static dt_err compare_with_state(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t at,
+                                 int64_t n, const void *elems)
+{
+    char *const own = elems == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
+    const size_t size = dt_dtype_size(dt_zero_state_dtype(s->of->zero, s->state, s->owned));
+    DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->owned, at, n, own));
+    DT_CHECK(memcmp(own, elems, (size_t)n * size) == 0, DT_ERR_DATA,
+             "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
+             "would lose it; %s",
+             j->files[p->file], s->tensor->name, s->of->keeps_frozen);
+    return DT_OK;
+}
+
+/* Read this rank's range of a tensor in chunks: read, checksum, convert, store into the state or compare with it. */
 static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -199,9 +212,10 @@ static dt_err read_slot(load_job *j, int i)
     const dt_st_type type = (dt_st_type)p->type, keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const size_t size = dt_st_type_size(type);
     const int64_t step = DT_STORED_BUFFER / 4;
+    const bool compares = s->of->keeps_frozen && !s->tensor->trainable;
     if (p->kept || p->elsewhere) return DT_OK;
     if (p->absent) return clear_slot(j, s);
-    char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
+    char *in_place = type == keep && !compares ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
     for (int64_t at = 0, n; at < s->owned->n; at += n) {
         const int64_t first = s->owned->first + at;
         const dt_tensor_run run = dt_tensor_run_of(s->held, first, dt_min_i64(step, s->owned->n - at));
@@ -213,31 +227,9 @@ static dt_err read_slot(load_job *j, int i)
         if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, run.whole, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
-        DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
-    }
-    return DT_OK;
-}
-
-/* A frozen tensor must have the same value in the file as in memory. */
-static dt_err compare_slot(load_job *j, int i)
-{
-    const dt_stored_slot *s = &j->slots[i];
-    const dt_stored_location *p = &j->map.locations[i];
-    dt_zero *z = s->of->zero;
-    char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
-    const dt_st_type keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
-    const int64_t step = DT_STORED_BUFFER / 4;
-    for (int64_t at = 0, n; at < s->owned->n && !p->elsewhere; at += n) {
-        const dt_tensor_run run = dt_tensor_run_of(s->held, s->owned->first + at, dt_min_i64(step, s->owned->n - at));
-        n = run.n;
-        DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, run.whole, n, raw));
-        dt_st_convert(raw, (dt_st_type)p->type, converted, keep, n);
-        DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
-        DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,
-                 "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
-                 "would lose it; merge adapter and model first (dtrain-convert --adapter)",
-                 j->files[p->file], s->tensor->name);
+        const char *elems = type == keep ? raw : converted;
+        DT_TRY(compares ? compare_with_state(j, s, p, at, n, elems)
+                        : dt_zero_state_write(z, s->state, s->owned, at, n, elems));
     }
     return DT_OK;
 }
@@ -246,6 +238,17 @@ static dt_err compare_slot(load_job *j, int i)
 static bool comes_with_codes(const load_job *j, int i)
 {
     return j->map.locations[i].quantise && j->slots[i].tensor->part != DT_CODES;
+}
+
+/* Plain weights cannot be compared with the codes of a base that must not change. */
+static dt_err check_kept_codes(const load_job *j, int i)
+{
+    const dt_stored_slot *s = &j->slots[i];
+    DT_CHECK(!s->of->keeps_frozen, DT_ERR_DATA,
+             "%s: tensor `%s`: expected codes as in the model, found the plain weight, which is not trained in this "
+             "run; %s",
+             j->files[j->map.locations[i].file], s->tensor->name, s->of->keeps_frozen);
+    return DT_OK;
 }
 
 /* Collective if weights are quantised: a rank that has failed enters, too. */
@@ -258,9 +261,9 @@ static dt_err read_slots(load_job *j)
         if (reads) dt_phase_enter(j->phase, "load", s->tensor->name);
         if (reads) err = dt_fault("load.read");
         if (j->map.locations[i].quantise && s->tensor->part == DT_CODES)
-            DT_TRY(err = load_quantised(j, i, err));
+            DT_TRY(err = load_quantised(j, i, err == DT_OK ? check_kept_codes(j, i) : err));
         else if (reads && err == DT_OK)
-            err = s->of->keeps_frozen && !s->tensor->trainable ? compare_slot(j, i) : read_slot(j, i);
+            err = read_slot(j, i);
     }
     return err;
 }
@@ -359,10 +362,8 @@ static dt_err all_written(const load_job *j)
 {
     dt_err err = DT_OK;
     dt_phase_enter(j->phase, "load", ""); /* comm.check: ranks have read different tensors */
-    for (int k = 0; k < j->n_models && err != DT_ERR_COMM; k++) {
-        const dt_err own = dt_zero_state_written(j->models[k].zero);
-        if (err == DT_OK || own == DT_ERR_COMM) err = own;
-    }
+    for (int k = 0; k < j->n_models && err != DT_ERR_COMM; k++)
+        err = dt_first_err(err, dt_zero_state_written(j->models[k].zero));
     return err;
 }
 
@@ -405,8 +406,8 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     return err;
 }
 
-/* Read a whole tensor. checked: check that its values are finite; false: compute its checksum. */
-static dt_err verify_slot(load_job *j, int i, bool checked)
+/* Read a whole tensor: check that its values are finite, and compute its checksum if it has one to be compared with. */
+static dt_err verify_slot(load_job *j, int i)
 {
     dt_tensor tensor;
     const dt_stored_location *p = &j->map.locations[i];
@@ -417,32 +418,22 @@ static dt_err verify_slot(load_job *j, int i, bool checked)
         const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
-        if (checked)
-            DT_TRY(check_finite(j, &s, p, j->chunks->raw, at, n));
-        else
-            j->sums[i] += dt_checksum(j->chunks->raw, at, n, dt_st_type_size((dt_st_type)p->type));
+        DT_TRY(check_finite(j, &s, p, j->chunks->raw, at, n));
+        if (p->has_checksum) j->sums[i] += dt_checksum(j->chunks->raw, at, n, dt_st_type_size((dt_st_type)p->type));
     }
     return DT_OK;
 }
 
-/* Verify omitted tensors against the checksums in the checkpoint. Those of the file are verified with the file. */
-static dt_err verify_left_out(load_job *j)
+/* Checksums of omitted tensors are in the checkpoint. Those of the file are verified with the file. */
+static dt_err verify_slots(load_job *j)
 {
     for (int i = 0; i < j->n_slots; i++) {
         dt_stored_location *p = &j->map.locations[i];
-        p->has_checksum &= p->left_out && !comes_with_codes(j, i);
-        if (p->has_checksum) DT_TRY(verify_slot(j, i, false));
+        const bool is_read = !p->kept && !p->elsewhere && !p->absent && !comes_with_codes(j, i);
+        p->has_checksum &= p->left_out && is_read;
+        if (is_read) DT_TRY(verify_slot(j, i));
     }
     return compare(j);
-}
-
-static dt_err verify_values(load_job *j)
-{
-    for (int i = 0; i < j->n_slots; i++) {
-        const dt_stored_location *p = &j->map.locations[i];
-        if (!p->kept && !p->elsewhere && !p->absent && !comes_with_codes(j, i)) DT_TRY(verify_slot(j, i, true));
-    }
-    return DT_OK;
 }
 
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots, dt_phase *phase)
@@ -455,8 +446,7 @@ dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_sl
     if (err == DT_OK) err = locate(path, slots, n_slots, &job.map);
     if (err == DT_OK) err = list_files(&job);
     if (err == DT_OK) err = compare_head(&job, 0, 1);
-    if (err == DT_OK) err = verify_left_out(&job);
-    if (err == DT_OK) err = verify_values(&job);
+    if (err == DT_OK) err = verify_slots(&job);
     clean_up(&job);
     free(memory);
     return err;
@@ -466,12 +456,6 @@ dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_saved_model *models, int n
                               dt_phase *phase)
 {
     return dt_stored_load(comm, models, n_models, path, dt_checkpoint_locate, phase);
-}
-
-dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase)
-{
-    const dt_saved_model one = {.zero = z, .with_states = with_optimizer};
-    return dt_checkpoint_load_all(comm, &one, 1, path, phase);
 }
 
 dt_err dt_checkpoint_verify_models(const char *path, const dt_saved_model *models, int n_models, dt_phase *phase)

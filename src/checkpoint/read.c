@@ -137,16 +137,16 @@ static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckp
 static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     if (!dt_h5_has(file, "loss_scale_overflows_left")) return DT_OK;
-    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_iter", &m->scale_iter));
-    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_last_overflow", &m->scale_last));
-    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_overflows_left", &m->scale_overflows_left));
-    const bool is_state = m->scale_overflows_left > 0 && m->scale_last >= -1 && m->scale_last < m->scale_iter + 1 &&
-                          m->scale_iter >= 0 && m->scale_iter <= m->step && m->loss_scale > 0 &&
-                          isfinite(m->loss_scale);
-    DT_CHECK(is_state || m->scale_overflows_left == 0, DT_ERR_DATA,
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_iter", &m->scale.iter));
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_last_overflow", &m->scale.last));
+    DT_TRY(dt_h5_read_i64(file, path, "loss_scale_overflows_left", &m->scale.overflows_left));
+    const bool is_state = m->scale.overflows_left > 0 && m->scale.last >= -1 && m->scale.last < m->scale.iter + 1 &&
+                          m->scale.iter >= 0 && m->scale.iter <= m->step && m->scale.scale > 0 &&
+                          isfinite(m->scale.scale);
+    DT_CHECK(is_state || m->scale.overflows_left == 0, DT_ERR_DATA,
              "%s: attributes `loss_scale`, `loss_scale_iter`, `loss_scale_last_overflow`: %g, %" PRId64 " and %" PRId64
              " are not a valid loss scale state at step %" PRId64,
-             path, dt_unsigned_nan(m->loss_scale), m->scale_iter, m->scale_last, m->step);
+             path, dt_unsigned_nan(m->scale.scale), m->scale.iter, m->scale.last, m->step);
     return DT_OK;
 }
 
@@ -203,7 +203,7 @@ static dt_err read_meta(hid_t file, const char *path, dt_ckpt_meta *m)
     DT_TRY(dt_h5_read_i64(file, path, "samples", &m->samples));
     DT_TRY(dt_h5_read_i64(file, path, "tokens", &m->tokens));
     DT_TRY(dt_h5_read_u64(file, path, "seed", &m->seed));
-    DT_TRY(dt_h5_read_f64(file, path, "loss_scale", &m->loss_scale));
+    DT_TRY(dt_h5_read_f64(file, path, "loss_scale", &m->scale.scale));
     DT_TRY(dt_h5_read_text(file, path, "config", &m->config));
     DT_TRY(dt_h5_read_text(file, path, "model_config", &m->model_config));
     DT_TRY(read_optional(file, path, m));
@@ -306,17 +306,6 @@ static dt_err check_tensor(const char *path, const char *name, const dt_stored_s
     return DT_OK;
 }
 
-/* Does the file have a link of this name, /GROUP/.../NAME? A link that cannot be opened is corrupt. */
-static bool has_link(hid_t file, const char *name)
-{
-    char part[256];
-    for (const char *end = strchr(name + 1, '/');; end = strchr(end + 1, '/')) {
-        snprintf(part, sizeof part, "%.*s", end ? (int)(end - name) : (int)strlen(name), name);
-        if (H5Lexists(file, part, H5P_DEFAULT) <= 0) return false;
-        if (!end) return true;
-    }
-}
-
 dt_err dt_checkpoint_n_labels(const char *path, int64_t *n)
 {
     static const char name[] = "/model/" DT_STORED_SCORE;
@@ -324,7 +313,7 @@ dt_err dt_checkpoint_n_labels(const char *path, int64_t *n)
     dt_h5_array a;
     dt_err err = open_locked(path, &file);
     *n = 0;
-    const hid_t dset = err == DT_OK && has_link(file, name) ? H5Dopen2(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const hid_t dset = err == DT_OK ? dt_h5_open_array(file, name) : -1;
     if (dset >= 0) err = dt_h5_inspect(dset, path, name, &a);
     if (dset >= 0 && err == DT_OK) *n = (int64_t)a.shape[0];
     if (dset >= 0) H5Dclose(dset);
@@ -332,87 +321,29 @@ dt_err dt_checkpoint_n_labels(const char *path, int64_t *n)
     return err;
 }
 
-/* For codes, blocks and scales: does the file hold the plain weight instead? */
-static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
-{
-    char name[256];
+/* ---- tensors of a file ------------------------------------------------------------------------------------------- */
+
+/* An array of a model: /[OF/]model/TENSOR or /[OF/]optimizer/STATE/TENSOR. */
+typedef struct stored_array {
+    char *name;
+    char of[64]; /* "": the main model */
+    bool is_state, is_used;
+    const char *tensor;
     dt_h5_array a;
-    hid_t dset = ckpt_slot_open(file, plain, name, sizeof name);
-    if (dset < 0) return false;
-    const dt_err err = dt_h5_inspect(dset, path, name, &a);
-    H5Dclose(dset);
-    if (err != DT_OK) dt_error_clear(); /* opening it later reports the error */
-    return err == DT_OK && a.type != DT_H5_I8 && a.type != DT_H5_U8;
-}
-
-static dt_err locate_as(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
-{
-    char name[256], asked[256];
-    dt_h5_array a;
-    hid_t dset = ckpt_slot_open(file, slot, name, sizeof name);
-    if (dset < 0) {
-        H5Eclear2(H5E_DEFAULT);
-        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened%s", path, name,
-                       dt_stored_head_hint(slot->tensor->name, has_link(file, "/model/" DT_STORED_SCORE)));
-    }
-    dt_err err = dt_h5_inspect(dset, path, name, &a);
-    H5Dclose(dset);
-    DT_TRY(err);
-    DT_TRY(check_tensor(path, name, slot, &a));
-    ckpt_slot_name(slot, asked, sizeof asked);
-    *location = (dt_stored_location){.offset = a.offset,
-                                     .checksum = a.checksum,
-                                     .type = (int32_t)ckpt_type_of(a.type),
-                                     .has_checksum = a.has_checksum,
-                                     .bare = strcmp(name, asked) != 0};
-    return DT_OK;
-}
-
-dt_err ckpt_file_locate(hid_t file, const char *path, const dt_stored_slot *slot, dt_stored_location *location)
-{
-    dt_tensor tensor;
-    const dt_stored_slot plain = dt_stored_plain(slot, &tensor);
-    const bool quantise = slot->tensor->part >= DT_CODES && is_plain(file, path, &plain);
-    DT_TRY(locate_as(file, path, quantise ? &plain : slot, location));
-    location->quantise = quantise;
-    return DT_OK;
-}
-
-/* ---- all tensors of a file --------------------------------------------------------------------------------------- */
+} stored_array;
 
 typedef struct locate_job {
     const char *path;
     const dt_stored_slot *slots;
     int n_slots;
     dt_stored_map *map;
-    bool has_head;
-    dt_base base;         /* omitted tensors */
-    int n_left_out;       /* slots to take from the base */
-    int n_absent;         /* states missing in the file */
-    struct param *params; /* [n_params]: the parameters, sorted */
-    int n_params;
-    bool *has_states; /* [n_slots]: does the file have any optimizer state of the slot's model? */
-    int first_lost;   /* a missing state whose tensor has another state in the file; -1: none */
+    stored_array *arrays; /* [n_arrays] of the file, sorted by name */
+    int n_arrays;
+    dt_base base;   /* omitted tensors */
+    int n_left_out; /* slots to take from the base */
+    int n_absent;   /* states missing in the file */
+    int n_without;  /* tensors without a checksum */
 } locate_job;
-
-/* A parameter's model, "" the main one, and its name in the file. */
-struct param {
-    const char *of, *name;
-};
-
-static int by_name(const void *a, const void *b)
-{
-    const struct param *x = a, *y = b;
-    const int of = strcmp(x->of, y->of);
-    return of ? of : strcmp(x->name, y->name);
-}
-
-/* Parsed name of a model's array: [OF/]model/TENSOR or [OF/]optimizer/STATE/TENSOR. */
-typedef struct array_name {
-    char of[64]; /* "": the main model */
-    bool is_state;
-    const char *tensor;
-} array_name;
 
 static bool begins(const char *text, const char *head, const char **rest)
 {
@@ -421,96 +352,92 @@ static bool begins(const char *text, const char *head, const char **rest)
     return strncmp(text, head, n) == 0;
 }
 
-/* Returns false if the array belongs to no model. */
-static bool read_name(const char *name, array_name *a)
+/* Parse the array's name. Returns false if it belongs to no model. */
+static bool read_name(stored_array *to)
 {
-    const char *slash = strchr(name, '/'), *rest = name;
-    a->of[0] = '\0';
+    const char *name = to->name + 1, *slash = strchr(name, '/'), *rest = name;
     if (slash && !begins(name, "model/", &rest) && !begins(name, "optimizer/", &rest)) {
-        snprintf(a->of, sizeof a->of, "%.*s", (int)(slash - name), name);
+        snprintf(to->of, sizeof to->of, "%.*s", (int)(slash - name), name);
         name = slash + 1;
     }
-    a->is_state = begins(name, "optimizer/", &rest);
-    if (!a->is_state && !begins(name, "model/", &rest)) return false;
-    a->tensor = a->is_state ? strrchr(name, '/') + 1 : rest;
-    return true;
+    to->is_state = begins(name, "optimizer/", &rest);
+    to->tensor = to->is_state ? strrchr(name, '/') + 1 : rest;
+    return to->is_state || begins(name, "model/", &rest);
 }
 
-static bool is_of(const dt_stored_slot *s, const char *model)
+static dt_err list_array(hid_t dset, const char *name, void *ctx)
 {
-    return strcmp(s->of->name ? s->of->name : "", model) == 0;
+    locate_job *job = ctx;
+    DT_GROW(job->arrays, job->n_arrays, "%s: out of memory for a list of its arrays", job->path);
+    stored_array *to = &job->arrays[job->n_arrays];
+    *to = (stored_array){0};
+    DT_CHECK(asprintf(&to->name, "/%s", name) >= 0, DT_ERR_MEMORY, "%s: out of memory for a list of its arrays",
+             job->path);
+    if (!read_name(to)) return free(to->name), DT_OK;
+    job->n_arrays++;
+    return dt_h5_inspect(dset, job->path, to->name, &to->a);
 }
 
-static dt_err list_params(locate_job *job)
+static int by_name(const void *a, const void *b)
 {
-    DT_ALLOC(job->params, job->n_slots + 1, "out of memory for a list of %d tensors", job->n_slots);
-    for (int i = 0; i < job->n_slots; i++) {
-        const dt_stored_slot *s = &job->slots[i];
-        const char *full = s->tensor->name, *name = job->map->locations[i].bare ? dt_stored_bare_name(full) : full;
-        if (s->state == DT_STATE_PARAM)
-            job->params[job->n_params++] = (struct param){s->of->name ? s->of->name : "", name};
-    }
-    qsort(job->params, (size_t)job->n_params, sizeof *job->params, by_name);
+    return strcmp(((const stored_array *)a)->name, ((const stored_array *)b)->name);
+}
+
+static dt_err list_arrays(hid_t file, locate_job *job)
+{
+    DT_TRY(dt_h5_each_array(file, job->path, list_array, job));
+    if (job->n_arrays > 0) qsort(job->arrays, (size_t)job->n_arrays, sizeof *job->arrays, by_name);
     return DT_OK;
 }
 
-/* Does an array belong to a slot, or is it an ignored buffer of older versions? Arrays of models that were not
- * requested are accepted. */
-static bool is_asked_for(const locate_job *job, const array_name *a)
+/* The array of a slot, under its tensor's name or under GPT-2's without "transformer."; NULL: none. */
+static stored_array *find_array(const locate_job *job, const dt_stored_slot *s)
 {
-    const struct param key = {a->of, a->tensor};
-    bool known = false;
-    if (bsearch(&key, job->params, (size_t)job->n_params, sizeof key, by_name)) return true;
-    for (int i = 0; i < job->n_params; i++) known = known || strcmp(job->params[i].of, a->of) == 0;
-    return (!known && a->of[0]) || dt_stored_is_ignored(a->tensor);
-}
-
-/* A frozen tensor has no optimizer states. A tensor that has one must have all. */
-static void visit_state(locate_job *job, const array_name *a)
-{
-    for (int i = 0; i < job->n_slots && job->n_absent > 0; i++) {
-        const char *full = job->slots[i].tensor->name, *bare = dt_stored_bare_name(full);
-        const bool same = strcmp(a->tensor, full) == 0 || (bare && strcmp(a->tensor, bare) == 0);
-        if (!is_of(&job->slots[i], a->of)) continue;
-        job->has_states[i] = true;
-        if (job->map->locations[i].absent && same && job->first_lost < 0) job->first_lost = i;
+    const char *const names[] = {s->tensor->name, dt_stored_bare_name(s->tensor->name)};
+    stored_array *found = NULL;
+    for (int i = 0; i < 2 && names[i] && !found && job->n_arrays > 0; i++) {
+        char name[256];
+        name_in_file(s, names[i], name, sizeof name);
+        found = bsearch(&(stored_array){.name = name}, job->arrays, (size_t)job->n_arrays, sizeof *found, by_name);
     }
+    return found;
 }
 
-static dt_err visit_array(hid_t dset, const char *name, void *ctx)
+static bool has_score(const locate_job *job)
 {
-    locate_job *job = ctx;
-    array_name a;
-    if (!read_name(name, &a)) return DT_OK;
-    if (a.is_state) visit_state(job, &a);
-    if (a.is_state || is_asked_for(job, &a)) return DT_OK;
-    if (!a.of[0] && job->map->embed >= 0 && strcmp(dt_stored_of_language(a.tensor), DT_STORED_HEAD) == 0) {
-        job->has_head = true;
-        return DT_OK;
-    }
-    if (!a.of[0] && dt_stored_is_replaced(job->slots, job->n_slots, a.tensor)) return DT_OK;
-    return dt_fail(DT_ERR_DATA, "%s: tensor `%s`: this model has no such tensor%s", job->path, name,
-                   dt_stored_head_hint(a.tensor, strcmp(a.tensor, DT_STORED_SCORE) == 0));
+    const dt_tensor score = {.name = DT_STORED_SCORE};
+    return find_array(job, &(dt_stored_slot){.of = &(dt_saved_model){0}, .tensor = &score});
 }
 
-static dt_err locate_head(hid_t file, locate_job *job)
+/* Validate a slot's array and set its location. */
+static dt_err take_array(locate_job *job, const dt_stored_slot *s, stored_array *found, dt_stored_location *location)
 {
-    if (!job->has_head) return DT_OK;
-    dt_tensor head = *job->slots[job->map->embed].tensor;
-    const dt_stored_slot slot = {.of = job->slots[job->map->embed].of, .tensor = &head};
-    dt_stored_name_head(job->slots[job->map->embed].tensor, head.name);
-    job->map->has_head = true;
-    return ckpt_file_locate(file, job->path, &slot, &job->map->head);
-}
-
-static bool is_in_file(hid_t file, const dt_stored_slot *s)
-{
-    const char *bare = dt_stored_bare_name(s->tensor->name);
     char name[256];
-    name_in_file(s, s->tensor->name, name, sizeof name);
-    if (has_link(file, name)) return true;
-    if (bare) name_in_file(s, bare, name, sizeof name);
-    return bare && has_link(file, name);
+    if (!found) {
+        ckpt_slot_name(s, name, sizeof name);
+        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened%s", job->path, name,
+                       dt_stored_head_hint(s->tensor->name, has_score(job)));
+    }
+    DT_TRY(check_tensor(job->path, found->name, s, &found->a));
+    found->is_used = true;
+    *location = (dt_stored_location){.offset = found->a.offset,
+                                     .checksum = found->a.checksum,
+                                     .type = (int32_t)ckpt_type_of(found->a.type),
+                                     .has_checksum = found->a.has_checksum};
+    return DT_OK;
+}
+
+/* Codes, blocks and scales: the file may hold the plain weight instead. */
+static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
+{
+    dt_tensor tensor;
+    const dt_stored_slot plain = dt_stored_plain(slot, &tensor);
+    stored_array *found = slot->tensor->part >= DT_CODES ? find_array(job, &plain) : NULL;
+    const bool quantise = found && found->a.type != DT_H5_I8 && found->a.type != DT_H5_U8;
+    DT_TRY(quantise ? take_array(job, &plain, found, location)
+                    : take_array(job, slot, find_array(job, slot), location));
+    location->quantise = quantise;
+    return DT_OK;
 }
 
 /* Handle a slot that is not in the file: it is in the base, it keeps its value, or its state is absent. Returns false
@@ -530,59 +457,109 @@ static bool accept_missing(locate_job *job, const dt_stored_slot *s, dt_stored_l
     return true;
 }
 
-static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
+static dt_err locate_slots(locate_job *job)
 {
     for (int i = 0; i < job->n_slots; i++) {
         dt_stored_location *at = &job->map->locations[i];
-        if (!is_in_file(file, &job->slots[i]) && accept_missing(job, &job->slots[i], at)) continue;
-        DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));
-        *n_without += !at->has_checksum;
+        if (!find_array(job, &job->slots[i]) && accept_missing(job, &job->slots[i], at)) continue;
+        DT_TRY(locate_slot(job, &job->slots[i], at));
+        job->n_without += !at->has_checksum;
     }
     return DT_OK;
 }
 
-/* States may be absent only for tensors that were frozen in the run that wrote the file, while the model has other
- * states. */
+static dt_err locate_head(locate_job *job, stored_array *found)
+{
+    const int embed = job->map->embed;
+    dt_tensor head = *job->slots[embed].tensor;
+    dt_stored_name_head(job->slots[embed].tensor, head.name);
+    job->map->has_head = true;
+    return take_array(job, &(dt_stored_slot){.of = job->slots[embed].of, .tensor = &head}, found, &job->map->head);
+}
+
+/* Is a model of this name requested? Arrays of others are accepted. */
+static bool is_asked_for(const locate_job *job, const char *of)
+{
+    bool is = !*of;
+    for (int i = 0; i < job->n_slots && !is; i++) is = job->slots[i].of->name && !strcmp(job->slots[i].of->name, of);
+    return is;
+}
+
+/* A parameter that no slot has: a head that is tied to the embedding, or an ignored buffer of older versions. */
+static dt_err check_others(locate_job *job)
+{
+    for (int i = 0; i < job->n_arrays; i++) {
+        stored_array *x = &job->arrays[i];
+        const bool is_main = !*x->of;
+        if (x->is_used || x->is_state || dt_stored_is_ignored(x->tensor) || !is_asked_for(job, x->of)) continue;
+        if (is_main && job->map->embed >= 0 && strcmp(dt_stored_of_language(x->tensor), DT_STORED_HEAD) == 0)
+            DT_TRY(locate_head(job, x));
+        else
+            DT_CHECK(is_main && dt_stored_is_replaced(job->slots, job->n_slots, x->tensor), DT_ERR_DATA,
+                     "%s: tensor `%s`: this model has no such tensor%s", job->path, x->name,
+                     dt_stored_head_hint(x->tensor, strcmp(x->tensor, DT_STORED_SCORE) == 0));
+    }
+    return DT_OK;
+}
+
+static bool is_located_state(const locate_job *job, int i)
+{
+    return job->slots[i].state != DT_STATE_PARAM && !job->map->locations[i].absent;
+}
+
+static dt_err fail_absent(const locate_job *job, int i)
+{
+    char name[256];
+    ckpt_slot_name(&job->slots[i], name, sizeof name);
+    return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", job->path, name);
+}
+
+/* States may be absent only for tensors that were frozen in the run that wrote the file: the file has no other state of
+ * the tensor, but has states of its model. */
 static dt_err check_absent(const locate_job *job)
 {
-    int lost = job->first_lost;
-    if (job->n_absent == 0) return DT_OK;
-    for (int i = 0; lost < 0 && i < job->n_slots; i++)
-        if (job->map->locations[i].absent && !job->has_states[i]) lost = i;
-    if (lost >= 0) {
-        char name[256];
-        ckpt_slot_name(&job->slots[lost], name, sizeof name);
-        return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", job->path, name);
+    const dt_stored_slot *slots = job->slots;
+    const dt_saved_model *with_states = NULL;
+    const int n = job->n_absent > 0 ? job->n_slots : 0;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < n && is_located_state(job, k); i++)
+            if (job->map->locations[i].absent && slots[i].of == slots[k].of &&
+                strcmp(slots[i].tensor->name, slots[k].tensor->name) == 0)
+                return fail_absent(job, i);
+    for (int i = 0; i < n; i++) {
+        if (!job->map->locations[i].absent) continue;
+        for (int k = 0; k < n && with_states != slots[i].of; k++)
+            if (is_located_state(job, k) && slots[k].of == slots[i].of) with_states = slots[i].of;
+        if (with_states != slots[i].of) return fail_absent(job, i);
     }
-    DT_WARN("%s lacks %d optimizer states of tensors that were frozen; they start at zero", job->path, job->n_absent);
+    if (n > 0)
+        DT_WARN("%s lacks %d optimizer states of tensors that were frozen; they start at zero", job->path,
+                job->n_absent);
     return DT_OK;
 }
 
 dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map, int depth)
 {
     hid_t file;
-    int n_without = 0;
     char *base = NULL;
-    locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
+    locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
-    DT_ALLOC(job.has_states, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
     dt_err err = open_locked(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);
-    if (err == DT_OK) err = locate_slots(file, &job, &n_without);
-    if (err == DT_OK) err = list_params(&job);
-    if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
-    if (err == DT_OK) err = check_absent(&job);
-    if (err == DT_OK) err = locate_head(file, &job);
+    if (err == DT_OK) err = list_arrays(file, &job);
     close_locked(file);
+    if (err == DT_OK) err = locate_slots(&job);
+    if (err == DT_OK) err = check_others(&job);
+    if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK && job.n_left_out) err = ckpt_locate_left_out(path, &job.base, slots, n_slots, map, depth);
-    free(job.has_states);
-    free(job.params);
+    if (err == DT_OK && job.n_without)
+        DT_WARN("%s: %d of %d tensors have no checksum, so corruption of them cannot be detected", path, job.n_without,
+                n_slots);
+    for (int i = 0; i < job.n_arrays; i++) free(job.arrays[i].name);
+    free(job.arrays);
     dt_base_free(&job.base);
     free(base);
-    if (err == DT_OK && n_without)
-        DT_WARN("%s: %d of %d tensors have no checksum, so corruption of them cannot be detected", path, n_without,
-                n_slots);
     return err;
 }
 

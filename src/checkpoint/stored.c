@@ -169,3 +169,10 @@ dt_err dt_stored_add_file(dt_stored_map *map, const char *path)
     map->files_len += n;
     return DT_OK;
 }
+
+int dt_stored_n_files(const dt_stored_map *map)
+{
+    int n = 0;
+    for (size_t i = 0; i < map->files_len; i++) n += map->files[i] == '\0';
+    return n;
+}

@@ -71,44 +71,41 @@ double ckpt_task_arrays_nbytes(const dt_named_arrays *items)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static dt_err read_item(hid_t dset, const char *path, const char *name, dt_named_arrays *items)
+typedef struct item_reader {
+    const char *path;
+    dt_named_arrays *items;
+} item_reader;
+
+static dt_err read_item(hid_t dset, const char *name, void *self)
 {
+    const item_reader *r = self;
     dt_h5_array a;
     dt_named_type type;
-    DT_TRY(dt_h5_inspect(dset, path, name, &a));
+    DT_CHECK(strlen(name) < DT_NAMED_NAME && !strchr(name, '/'), DT_ERR_DATA,
+             "%s: `" GROUP "/%.100s`: expected a name of at most %d bytes, without a group", r->path, name,
+             DT_NAMED_NAME - 1);
+    DT_TRY(dt_h5_inspect(dset, r->path, name, &a));
     DT_CHECK(item_type_of(a.type, &type) && a.n_dims == 1 && a.n_elems <= MOST_BYTES / 8, DT_ERR_DATA,
-             "%s: `%s`: expected one dimension of int32, int64, fp32 or fp64, found %d of %s", path, name, a.n_dims,
-             dt_h5_type_name(a.type));
-    DT_TRY(dt_named_arrays_add(items, strrchr(name, '/') + 1, type, a.n_elems, NULL));
-    void *data = items->item[items->n_items - 1].data;
-    if (a.n_elems > 0) DT_TRY(dt_h5_read_run(dset, path, name, &a, 0, a.n_elems, data));
+             "%s: `" GROUP "/%s`: expected one dimension of int32, int64, fp32 or fp64, found %d of %s", r->path, name,
+             a.n_dims, dt_h5_type_name(a.type));
+    DT_TRY(dt_named_arrays_add(r->items, name, type, a.n_elems, NULL));
+    void *data = r->items->item[r->items->n_items - 1].data;
+    if (a.n_elems > 0) DT_TRY(dt_h5_read_run(dset, r->path, name, &a, 0, a.n_elems, data));
     const uint64_t sum = dt_checksum(data, 0, a.n_elems, a.elem_size);
     DT_CHECK(!a.has_checksum || sum == a.checksum, DT_ERR_DATA,
-             "%s: `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64, path, name, sum, a.checksum);
+             "%s: `" GROUP "/%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64, r->path, name, sum,
+             a.checksum);
     return DT_OK;
-}
-
-static dt_err read_link(hid_t file, const char *path, hsize_t i, dt_named_arrays *items)
-{
-    char name[sizeof GROUP + DT_NAMED_NAME] = GROUP "/";
-    const ssize_t len =
-        H5Lget_name_by_idx(file, GROUP, H5_INDEX_NAME, H5_ITER_INC, i, name + sizeof GROUP, DT_NAMED_NAME, H5P_DEFAULT);
-    DT_CHECK(len > 0 && len < DT_NAMED_NAME, DT_ERR_DATA, "%s: a name in " GROUP " cannot be read", path);
-    const hid_t dset = dt_h5_open_array(file, name);
-    if (dset < 0) return dt_fail(DT_ERR_DATA, "%s: `%s` cannot be opened", path, name);
-    const dt_err err = read_item(dset, path, name, items);
-    H5Dclose(dset);
-    return err;
 }
 
 dt_err ckpt_read_task_arrays(hid_t file, const char *path, dt_named_arrays *items)
 {
-    H5G_info_t info;
     H5L_info_t link;
     if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* the task saved nothing */
-    DT_CHECK(H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD &&
-                 H5Gget_info_by_name(file, GROUP, &info, H5P_DEFAULT) >= 0,
-             DT_ERR_DATA, "%s: " GROUP " is no group", path);
-    for (hsize_t i = 0; i < info.nlinks; i++) DT_TRY(read_link(file, path, i, items));
-    return DT_OK;
+    const bool is_here = H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD;
+    const hid_t group = is_here ? H5Gopen2(file, GROUP, H5P_DEFAULT) : -1;
+    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected a group " GROUP ", found something else", path);
+    const dt_err err = dt_h5_each_array(group, path, read_item, &(item_reader){path, items});
+    H5Gclose(group);
+    return err;
 }

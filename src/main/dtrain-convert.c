@@ -381,7 +381,7 @@ static dt_err write_checkpoint(app *a)
     char *config = config_with_tokenizer(a), *model_config = config_with_type(&a->frozen.from);
     dt_err err = together(
         &a->comm, config && model_config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the configuration"));
-    const dt_ckpt_meta meta = {.loss_scale = 1, .config = config, .model_config = model_config};
+    const dt_ckpt_meta meta = {.scale.scale = 1, .config = config, .model_config = model_config};
     if (err == DT_OK && ends_in_h5(a->opt.to))
         err = dt_checkpoint_save_as(&a->comm, a->frozen.zero, &meta, a->opt.to, &a->phase);
     else if (err == DT_OK)

@@ -332,7 +332,7 @@ static void print_text(const file_info *f, const options *o)
     if (f->is_checkpoint) {
         printf("  kind         checkpoint\n  step         %" PRId64 " (%" PRId64 " updates)\n  samples      %" PRId64
                "\n  tokens       %" PRId64 "\n  seed         %" PRIu64 "\n  loss_scale   %g\n",
-               f->meta.step, f->meta.updates, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.loss_scale);
+               f->meta.step, f->meta.updates, f->meta.samples, f->meta.tokens, f->meta.seed, f->meta.scale.scale);
         printf("  optimizer    %s%s%s\n", f->meta.states.optimizer, *f->meta.states.names ? ": " : "",
                f->meta.states.names);
         print_model(f);
@@ -399,7 +399,7 @@ static void add_checkpoint(json_t *root, const file_info *f, const options *o)
     json_object_set_new(root, "samples", json_integer(f->meta.samples));
     json_object_set_new(root, "tokens", json_integer(f->meta.tokens));
     json_object_set_new(root, "seed", json_string(seed));
-    json_object_set_new(root, "loss_scale", json_real(f->meta.loss_scale));
+    json_object_set_new(root, "loss_scale", json_real(f->meta.scale.scale));
     json_object_set_new(root, "parameters", json_integer(n_parameters(f)));
     json_object_set_new(root, "base", f->meta.base.path ? json_string(f->meta.base.path) : json_null());
     json_object_set_new(root, "optimizer", json_string(f->meta.states.optimizer));

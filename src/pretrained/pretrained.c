@@ -229,7 +229,8 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     if (!p->adapter) return DT_OK;
     one.adapters_follow = false;
     one.parts = NULL;
-    one.keeps_frozen = p->base != NULL; /* an adapter that continues training is saved relative to that base */
+    /* an adapter that continues training is saved relative to that base */
+    one.keeps_frozen = p->base ? "merge adapter and model first (dtrain-convert --adapter)" : NULL;
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }

@@ -89,10 +89,10 @@ dt_err run_attach_adapters(dt_run *run)
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
-    if ((!run->comm || dt_comm_first(run->comm)) && dt_lora_unties(&run->mc, run->units, run->n_units))
+    if (run_reports(run) && dt_lora_unties(&run->mc, run->units, run->n_units))
         DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
                 "therefore has a head of its own (tie_word_embeddings = false)");
-    if ((!run->comm || dt_comm_first(run->comm)) && run->lora.r > 0 && !*cfg->model_path && run_trains(run))
+    if (run_reports(run) && run->lora.r > 0 && !*cfg->model_path && run_trains(run))
         DT_WARN("the adapters are trained on a base with random weights, because model.path is not set; set it to "
                 "the model to be adapted");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));

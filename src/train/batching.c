@@ -13,21 +13,20 @@ static int64_t largest_divisor(int64_t n, int64_t at_most)
 /* unit: product of the other key (name, value) and the number of ranks. train_batch_size must be a multiple of it. */
 static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other, int64_t value, int nranks)
 {
-    char where[512], alternative[120] = "";
+    char alternative[120] = "";
     const int64_t unit = value * nranks, below = G / unit * unit, above = below + unit;
-    dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
     if (G % nranks == 0)
         snprintf(alternative, sizeof alternative, "; or keep it and set %s = %" PRId64, other,
                  largest_divisor(G / nranks, value));
     if (below == 0)
-        return dt_fail(DT_ERR_USAGE,
-                       "%s: train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64 " x %d; use %" PRId64
-                       ", the smallest possible value%s",
-                       where, G, other, value, nranks, above, alternative);
-    return dt_fail(DT_ERR_USAGE,
-                   "%s: train_batch_size = %" PRId64 " is not a multiple of %s x ranks = %" PRId64 " x %d; use %" PRId64
-                   " or %" PRId64 ", the nearest multiples%s",
-                   where, G, other, value, nranks, below, above, alternative);
+        return dt_config_fail(cfg, "batch", "train_batch_size",
+                              "train_batch_size = %" PRId64 " is less than %s x ranks = %" PRId64 " x %d; use %" PRId64
+                              ", the smallest possible value%s",
+                              G, other, value, nranks, above, alternative);
+    return dt_config_fail(cfg, "batch", "train_batch_size",
+                          "train_batch_size = %" PRId64 " is not a multiple of %s x ranks = %" PRId64
+                          " x %d; use %" PRId64 " or %" PRId64 ", the nearest multiples%s",
+                          G, other, value, nranks, below, above, alternative);
 }
 
 /* An evaluation takes no optimizer step, so batch settings meant for training must not make it fail on any number of
@@ -45,7 +44,6 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
 {
     int64_t G = cfg->batch_train_batch_size, m = cfg->batch_micro_batch_size,
             A = cfg->batch_gradient_accumulation_steps;
-    char where[512];
     const int64_t N = nranks;
 
     if (!A && !(G && m)) A = 1;
@@ -58,24 +56,19 @@ dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks)
     } else {
         if (!m) m = 1;
         int64_t product;
-        dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where);
-        DT_CHECK(!__builtin_mul_overflow(m * A, N, &product), DT_ERR_USAGE,
-                 "%s: micro_batch_size x gradient_accumulation_steps x ranks overflows", where);
-        if (G && G != product) {
-            dt_config_where(cfg, "batch", "train_batch_size", where, sizeof where);
-            return dt_fail(DT_ERR_USAGE,
-                           "%s: train_batch_size = %" PRId64 " contradicts micro_batch_size %" PRId64
-                           " x gradient_accumulation_steps %" PRId64 " x %d ranks = %" PRId64
-                           "; set one of the three to 0, which dtrain then computes, or train_batch_size to %" PRId64,
-                           where, G, m, A, nranks, product, product);
-        }
+        DT_CONFIG_CHECK(!__builtin_mul_overflow(m * A, N, &product), cfg, "batch", "micro_batch_size",
+                        "micro_batch_size x gradient_accumulation_steps x ranks overflows");
+        DT_CONFIG_CHECK(!G || G == product, cfg, "batch", "train_batch_size",
+                        "train_batch_size = %" PRId64 " contradicts micro_batch_size %" PRId64
+                        " x gradient_accumulation_steps %" PRId64 " x %d ranks = %" PRId64
+                        "; set one of the three to 0, which dtrain then computes, or train_batch_size to %" PRId64,
+                        G, m, A, nranks, product, product);
         G = product;
     }
-    dt_config_where(cfg, "batch", "micro_batch_size", where, sizeof where);
-    DT_CHECK(m <= INT32_MAX && A <= INT32_MAX, DT_ERR_USAGE,
-             "%s: expected fewer than 2^31 samples per micro-batch and fewer than 2^31 micro-steps, found %" PRId64
-             " samples and %" PRId64 " micro-steps",
-             where, m, A);
+    DT_CONFIG_CHECK(m <= INT32_MAX && A <= INT32_MAX, cfg, "batch", "micro_batch_size",
+                    "expected fewer than 2^31 samples per micro-batch and fewer than 2^31 micro-steps, found %" PRId64
+                    " samples and %" PRId64 " micro-steps",
+                    m, A);
     *b = (dt_batching){.train_batch_size = G, .micro_batch_size = m, .accumulation = A};
     return DT_OK;
 }

@@ -52,33 +52,25 @@ bool run_best_same_metric(const dt_config *a, const dt_config *b)
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
 
-/* key: of the interval of validations that have the metric. */
-static dt_err check_intervals(const dt_config *cfg, int64_t total_steps, const char *key, double interval)
+dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps, const char *key, double interval)
 {
-    char where[512];
     const int64_t save = dt_interval_steps(cfg->checkpoint_save_steps, total_steps);
     const int64_t validate = dt_interval_steps(interval, total_steps);
     if (!cfg->checkpoint_load_best_model_at_end || save == 0 || (validate > 0 && save % validate == 0)) return DT_OK;
     if (save >= total_steps) return DT_OK; /* saves only at the end, where a validation also takes place */
-    dt_config_where(cfg, "checkpoint", "save_steps", where, sizeof where);
-    DT_CHECK(validate > 0, DT_ERR_USAGE,
-             "%s: load_best_model_at_end needs a validation at every save, but %s = 0; set %s = %" PRId64
-             " or a divisor of it",
-             where, key, key, save);
+    DT_CONFIG_CHECK(validate > 0, cfg, "checkpoint", "save_steps",
+                    "load_best_model_at_end needs a validation at every save, but %s = 0; set %s = %" PRId64
+                    " or a divisor of it",
+                    key, key, save);
     if (save < validate)
-        return dt_fail(DT_ERR_USAGE,
-                       "%s: with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
-                       "; the nearest is %" PRId64,
-                       where, key, validate, save, validate);
-    return dt_fail(DT_ERR_USAGE,
-                   "%s: with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
-                   "; the nearest are %" PRId64 " and %" PRId64,
-                   where, key, validate, save, save / validate * validate, (save / validate + 1) * validate);
-}
-
-dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps)
-{
-    return check_intervals(cfg, total_steps, "data.validation_steps", cfg->data_validation_steps);
+        return dt_config_fail(cfg, "checkpoint", "save_steps",
+                              "with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
+                              "; the nearest is %" PRId64,
+                              key, validate, save, validate);
+    return dt_config_fail(cfg, "checkpoint", "save_steps",
+                          "with load_best_model_at_end, expected a multiple of %s = %" PRId64 ", found %" PRId64
+                          "; the nearest are %" PRId64 " and %" PRId64,
+                          key, validate, save, save / validate * validate, (save / validate + 1) * validate);
 }
 
 static dt_err check_metric(const dt_run *run)
@@ -114,7 +106,7 @@ dt_err run_best_check(const dt_run *run)
     DT_CONFIG_CHECK(has, cfg, section, key, "needs data.validation, which is empty");
     DT_CONFIG_CHECK(!cfg->run_early_stopping_patience || interval > 0, cfg, "run", "early_stopping_patience",
                     "needs validations during the run; set %s", steps);
-    return check_intervals(cfg, run->total_steps, steps, interval);
+    return dt_best_intervals_check(cfg, run->total_steps, steps, interval);
 }
 
 /* ---- after a validation ----------------------------------------------------------------------------------------- */
@@ -145,8 +137,9 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
 
 /* ---- the best checkpoint ---------------------------------------------------------------------------------------- */
 
-dt_err run_best_publish(dt_run *run, int64_t step, const char *dir)
+dt_err run_best_publish(dt_run *run, int64_t step)
 {
+    const char *dir = run->checkpoint_dir;
     dt_err err = dt_fault("best.publish");
     if (err == DT_OK && dt_comm_first(run->comm)) err = dt_checkpoint_point(dir, "best", step);
     err = dt_comm_agree(run->comm, err);
@@ -154,9 +147,10 @@ dt_err run_best_publish(dt_run *run, int64_t step, const char *dir)
     return err;
 }
 
-dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
+dt_err run_best_settle(dt_run *run, progress *p)
 {
     char path[PATH_MAX];
+    const char *dir = run->checkpoint_dir;
     int64_t there = 1;
     dt_err err = DT_OK;
     if (!run->cfg.checkpoint_load_best_model_at_end) return DT_OK;
@@ -176,9 +170,8 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
 dt_err run_best_load(dt_run *run, const progress *p)
 {
     if (!run->cfg.checkpoint_load_best_model_at_end || p->best_step == 0 || p->best_step == p->step) return DT_OK;
-    char path[PATH_MAX], *dir = run_checkpoint_dir(run);
-    dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
-    free(dir);
+    char path[PATH_MAX];
+    const dt_err err = dt_checkpoint_path(path, run->checkpoint_dir, p->best_step);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));
     dt_saved_model models[DT_MAX_SAVED];
     const int n = run_list_saved(run, path, models);

@@ -37,10 +37,8 @@ static char *cache_dir(void)
 
 static char *path_in(const char *dir, const char *key)
 {
-    uint64_t h = 0;
     char *path = NULL;
-    for (const char *c = key; *c; c++) h = dt_mix64(h ^ (unsigned char)*c);
-    return dir && asprintf(&path, "%s/self-check-%016" PRIx64, dir, h) >= 0 ? path : NULL;
+    return dir && asprintf(&path, "%s/self-check-%016" PRIx64, dir, dt_hash_text(key)) >= 0 ? path : NULL;
 }
 
 static bool is_remembered(const char *path, const char *key)

@@ -10,12 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-char *run_checkpoint_dir(const dt_run *run)
-{
-    char *dir = NULL;
-    return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
-}
-
 /* Reports a changed batch size once, when the run first resumes with it. 0: the old size was derived from other
  * keys. */
 static void report_new_position(const dt_run *run, const progress *p, const dt_config *before)
@@ -82,20 +76,20 @@ static bool is_submitted_again(const dt_run *run, const char *newest, bool path_
 }
 
 /* The path was one of this run's own checkpoints, and was deleted when newer ones were saved. */
-static bool was_deleted_since(const dt_run *run, const char *dir)
+static bool was_deleted_since(const dt_run *run)
 {
     const char *resume = run->cfg.checkpoint_resume;
     struct stat st;
-    return run->resume.n && stat(resume, &st) != 0 && errno == ENOENT && in_folder(resume, dir) &&
+    return run->resume.n && stat(resume, &st) != 0 && errno == ENOENT && in_folder(resume, run->checkpoint_dir) &&
            is_submitted_again(run, run->resume.path[0], true);
 }
 
 /* resume = PATH, while the list holds the directory's own candidates. */
-static dt_err choose_given(dt_run *run, const char *dir)
+static dt_err choose_given(dt_run *run)
 {
     char *file = NULL;
-    const char *resume = run->cfg.checkpoint_resume;
-    if (was_deleted_since(run, dir)) {
+    const char *resume = run->cfg.checkpoint_resume, *dir = run->checkpoint_dir;
+    if (was_deleted_since(run)) {
         DT_INFO("this run was started from %s, which has been deleted; it continues from its own newest checkpoint",
                 resume);
         return DT_OK;
@@ -126,12 +120,13 @@ static dt_err choose_given(dt_run *run, const char *dir)
 }
 
 /* On rank 0: list the files to try, best first. */
-static dt_err list_candidates(dt_run *run, const char *dir)
+static dt_err list_candidates(dt_run *run)
 {
+    const char *dir = run->checkpoint_dir;
     if (!run->only_check) DT_TRY(run_finish_leaving(run->cfg.run_output_dir));
     DT_TRY(dt_checkpoint_candidates(dir, &run->resume.path, &run->resume.n));
     if (is_word(run, "auto")) return DT_OK;
-    if (!is_word(run, "none")) return choose_given(run, dir);
+    if (!is_word(run, "none")) return choose_given(run);
     DT_CONFIG_CHECK(run->resume.n == 0, &run->cfg, "checkpoint", "resume",
                     "none, but %s holds %d checkpoints of an earlier run; use auto to continue from them, or choose "
                     "another run.output_dir",
@@ -286,10 +281,7 @@ int run_next_candidate(const dt_candidates *c, dt_err err, int i)
 
 static dt_err choose(dt_run *run)
 {
-    char *dir = run_checkpoint_dir(run);
-    DT_CHECK(dir, DT_ERR_MEMORY, "out of memory for a path");
-    dt_err err = list_candidates(run, dir);
-    free(dir);
+    dt_err err = list_candidates(run);
     for (int i = 0, next; err == DT_OK && i < run->resume.n; i = next) {
         err = look_at(run, run->resume.path[i]);
         run->resume.first = i;
@@ -320,10 +312,7 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
         p->best_step = 0, p->n_not_better = 0;
     set_data_position(run, p, &before);
     run_extend_schedule(run, meta, &before, p);
-    dt_loss_scale_resume(&run->scale, &(dt_loss_scale){.scale = meta->loss_scale,
-                                                       .iter = meta->scale_iter,
-                                                       .last = meta->scale_last,
-                                                       .overflows_left = meta->scale_overflows_left});
+    dt_loss_scale_resume(&run->scale, &meta->scale);
     dt_config_free(&before);
     dt_error_clear();
 }
@@ -348,50 +337,6 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     return DT_OK;
 }
 
-/* Checksum of the frozen parameters that this rank owns. */
-static dt_err sum_frozen(const dt_run *run, uint64_t *sum)
-{
-    enum { CHUNK = 1 << 16 };
-    dt_zero *z = run->main.zero;
-    float chunk[CHUNK / sizeof(float)];
-    *sum = 0;
-    for (int i = 0; i < dt_zero_n_slices(z); i++) {
-        const dt_slice *p = &dt_zero_owned(z)[i];
-        const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, p));
-        const int64_t most = CHUNK / (int64_t)size;
-        uint64_t own = 0;
-        if (dt_zero_tensor(z, p)->trainable) continue;
-        for (int64_t at = 0; at < p->n; at += most) {
-            const int64_t n = dt_min_i64(most, p->n - at);
-            DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, chunk));
-            own += dt_checksum(chunk, p->first + at, n, size);
-        }
-        *sum = dt_mix64(*sum + own);
-    }
-    return DT_OK;
-}
-
-static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
-{
-    uint64_t now;
-    DT_TRY(sum_frozen(run, &now));
-    DT_CHECK(now == before, DT_ERR_DATA,
-             "%s: checkpoint.save = trainable would omit frozen parameters that differ from those of %s; expected all, "
-             "or the model that the run was started from",
-             path, run->base.path);
-    return DT_OK;
-}
-
-/* Load a complete file into a run whose checkpoints omit frozen parameters, so the base is checked too. Agreed. */
-static dt_err load_whole(dt_run *run, const dt_saved_model *models, int n, const char *path)
-{
-    uint64_t before = 0;
-    DT_TRY(dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase));
-    DT_TRY(run_agree(run, sum_frozen(run, &before)));
-    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
-    return run_agree(run, check_base(run, path, before));
-}
-
 /* Agreed. */
 static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
@@ -403,9 +348,12 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
     DT_TRY(run_agree(run, err));
-    const bool whole = !run_saves_frozen(run) && !meta->base.path;
-    if (whole) models[0].base = NULL; /* the checksums are then those of the base */
-    DT_TRY(whole ? load_whole(run, models, n, path) : dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
+    if (!run_saves_frozen(run) && !meta->base.path) { /* a complete file, whose frozen parameters must be the base's */
+        models[0].base = NULL;                        /* keeps the checksums of the base */
+        models[0].keeps_frozen = "use checkpoint.save = all, or the model that the run was started from";
+        DT_TRY(dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase));
+    }
+    DT_TRY(dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         if (!models[i].with_states) err = dt_zero_clear_states(models[i].zero);
     return run_agree(run, err);
@@ -446,9 +394,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
 /* Is the file in this run's own directory? With checkpoint.resume = PATH it may be another run's. Collective. */
 static dt_err is_own(dt_run *run, const char *path, bool *own)
 {
-    char *dir = dt_comm_first(run->comm) ? run_checkpoint_dir(run) : NULL;
-    int64_t is = dir && in_folder(path, dir);
-    free(dir);
+    int64_t is = dt_comm_first(run->comm) && in_folder(path, run->checkpoint_dir);
     DT_TRY(dt_comm_broadcast_host(run->comm, &is, sizeof is, 0));
     *own = is;
     return DT_OK;
@@ -502,13 +448,9 @@ static dt_err start_fresh(dt_run *run)
 /* Adjust the directory to the checkpoint that was loaded. */
 static dt_err settle_directory(dt_run *run, progress *p)
 {
-    char *dir = run_checkpoint_dir(run);
-    dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
-    if (err == DT_OK && dt_comm_first(run->comm)) err = run_leave_branch(run->cfg.run_output_dir, p->step);
-    err = dt_comm_agree(run->comm, err);
-    if (err == DT_OK) err = run_best_settle(run, p, dir);
-    free(dir);
-    return err;
+    const dt_err err = dt_comm_first(run->comm) ? run_leave_branch(run->cfg.run_output_dir, p->step) : DT_OK;
+    DT_TRY(dt_comm_agree(run->comm, err));
+    return run_best_settle(run, p);
 }
 
 static dt_err share_next(const dt_run *run, dt_err err, int64_t *i)

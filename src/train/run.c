@@ -6,6 +6,7 @@
 #include "dtrain/io/io.h"
 #include "dtrain/core/plural.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,18 +157,12 @@ static void describe(const dt_run *run)
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
 
-/* device and comm do not know the configuration. Their errors are reported again with the line of the key. */
-static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
-{
-    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
-}
-
 static dt_err open_device(dt_run *run, int n_threads)
 {
     if (n_threads == 0 || dt_config_doubted(&run->cfg, "run", "device")) return DT_OK;
-    DT_TRY(at_key(
-        run, "run", "device",
-        dt_device_open(&run->dev, run->cfg.run_device, dt_comm_number_on_node(run->comm), n_threads, &run->ledger)));
+    const dt_err err =
+        dt_device_open(&run->dev, run->cfg.run_device, dt_comm_number_on_node(run->comm), n_threads, &run->ledger);
+    DT_TRY(dt_config_blame(&run->cfg, "run", "device", err));
     dt_timeline_attach(run->timeline, &run->dev);
     if (run->cfg.run_reproducible && run->dev.ops->make_reproducible) run->dev.ops->make_reproducible(&run->dev);
     return run_open_host(run, n_threads, false);
@@ -193,7 +188,7 @@ static dt_err open_all(dt_run *run)
     const dt_err divides = run_check_ranks(run, dt_comm_ranks(run->comm));
     dt_mistakes_add(m, divides);
     if (divides == DT_OK && !dt_config_doubted(&run->cfg, "zero", "shard_group"))
-        dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
+        dt_mistakes_add(m, dt_config_blame(&run->cfg, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
     run_open_config_objects(run);
     dt_mistakes_add(m, open_device(run, n_threads));
     dt_mistakes_add(m, run_check_attention(run));
@@ -201,7 +196,8 @@ static dt_err open_all(dt_run *run)
     dt_mistakes_add(m, devices);
     run->max_sharing = run->comm->max_sharing;
     if (run->dev.ops && !dt_config_doubted(&run->cfg, "comm", "backend"))
-        dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
+        dt_mistakes_add(
+            m, dt_config_blame(&run->cfg, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
     run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
@@ -227,10 +223,9 @@ static dt_err check_same_device(dt_run *run)
     dt_err err = DT_OK;
     if (strcmp(run->dev.ops->name, of_first) != 0)
         err =
-            at_key(run, "run", "device",
-                   dt_fail(DT_ERR_USAGE,
+            dt_config_fail(&run->cfg, "run", "device",
                            "expected the same kind of device on all ranks: %s selects %s on rank %d, but %s on rank 0",
-                           run->cfg.run_device, run->dev.ops->name, dt_comm_number(run->comm), of_first));
+                           run->cfg.run_device, run->dev.ops->name, dt_comm_number(run->comm), of_first);
     return run_agree(run, err);
 }
 
@@ -291,12 +286,10 @@ static dt_err prepare_device(dt_run *run)
 
 static dt_err write_trace(dt_run *run)
 {
-    char *path = NULL;
-    if (asprintf(&path, "%s/trace.json", run->cfg.run_output_dir) < 0)
-        return dt_fail(DT_ERR_MEMORY, "out of memory for a path");
-    const dt_err err = dt_timeline_write(run->timeline, run->comm, path);
-    free(path);
-    return err;
+    char path[PATH_MAX];
+    const char *dir = run->cfg.run_output_dir;
+    DT_CHECK(dt_join_path(path, dir, "trace.json", ""), DT_ERR_WRITE, "%s: the path is too long", dir);
+    return dt_timeline_write(run->timeline, run->comm, path);
 }
 
 static dt_err export_result(dt_run *run, const progress *p)
@@ -392,6 +385,8 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     comm->timeout_s = run->cfg.comm_timeout;
     comm->phase = &run->phase, comm->check = run->cfg.comm_check;
     run->only_check = mode != DT_MODE_RUN;
+    DT_CHECK(asprintf(&run->checkpoint_dir, "%s/checkpoints", run->cfg.run_output_dir) >= 0, DT_ERR_MEMORY,
+             "out of memory for a path");
     if (!run->only_check) {
         run->phase.stop_asked = dt_signals_pending;
         run_stop_open(&run->limit, run->cfg.run_time_limit, run->start_s, dt_comm_first(comm));
@@ -455,6 +450,7 @@ void dt_run_close(dt_run *run)
     dt_pretrained_free(&run->pretrained);
     dt_base_free(&run->base);
     dt_list_free(run->resume.path, run->resume.n);
+    free(run->checkpoint_dir);
     free(run->mistakes.text);
     dt_config_free(&run->cfg);
 }

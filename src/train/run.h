@@ -21,6 +21,8 @@ typedef struct progress {
     int64_t n_not_better;   /* validations since then without improvement */
 } progress;
 
+/* Does this rank report for the run? */
+static inline bool run_reports(const dt_run *run) { return !run->comm || dt_comm_first(run->comm); }
 static inline bool run_trains(const dt_run *run) { return run->task.ops->trains; }
 static inline uint64_t run_data_fingerprint(const dt_run *run)
 {
@@ -260,10 +262,10 @@ bool run_best_same_metric(const dt_config *a, const dt_config *b);
 void run_best_take(const dt_run *run, int parts, progress *p); /* right after the validation of these parts */
 /* the best validation is of this step, and its checkpoint is to be kept */
 bool run_best_is_new(const dt_run *run, const progress *p);
-bool run_best_gives_up(const dt_run *run, const progress *p);        /* early stopping */
-dt_err run_best_settle(dt_run *run, progress *p, const char *dir);   /* after resuming; collective, agreed */
-dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its checkpoint exists; collective, agreed */
-dt_err run_best_load(dt_run *run, const progress *p);                /* at the end; collective, agreed */
+bool run_best_gives_up(const dt_run *run, const progress *p); /* early stopping */
+dt_err run_best_settle(dt_run *run, progress *p);             /* after resuming; collective, agreed */
+dt_err run_best_publish(dt_run *run, int64_t step);           /* its checkpoint exists; collective, agreed */
+dt_err run_best_load(dt_run *run, const progress *p);         /* at the end; collective, agreed */
 
 /* resume.c */
 /* the run's models in the form of checkpoints, trained ones first; returns their number */
@@ -277,7 +279,6 @@ dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; lo
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 /* --check: reports where a run would continue from this file, and its learning rate; local, rank 0 */
 dt_err run_say_position(dt_run *run, const char *path);
-char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
 bool run_saves_frozen(const dt_run *run); /* do checkpoints contain frozen parameters? local */
 

@@ -37,9 +37,9 @@ static bool is_in_progress(const dt_run *run) { return dt_saver_state_of(run->sa
 /* Free meta's texts and items, which belong to the save, except for the model's configuration. */
 static void forget(dt_saving *s)
 {
-    free(s->dir), free(s->meta.config);
+    free(s->meta.config);
     dt_named_arrays_free(&s->meta.items);
-    s->dir = NULL, s->meta = (dt_ckpt_meta){0};
+    s->meta = (dt_ckpt_meta){0};
 }
 
 static double last_lr(const dt_run *run, const progress *p)
@@ -52,7 +52,6 @@ static dt_err gather_local(dt_run *run, const progress *p)
 {
     dt_saving *s = &run->saving;
     s->is_best = run_best_is_new(run, p);
-    s->dir = run_checkpoint_dir(run);
     s->meta = (dt_ckpt_meta){.step = p->step,
                              .samples = p->samples,
                              .tokens = p->tokens,
@@ -60,10 +59,7 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .schedule = run->schedule.span,
                              .lr = last_lr(run, p),
                              .seed = (uint64_t)run->cfg.run_seed,
-                             .loss_scale = run->scale.scale,
-                             .scale_iter = run->scale.iter,
-                             .scale_last = run->scale.last,
-                             .scale_overflows_left = run->scale.overflows_left,
+                             .scale = run->scale,
                              .config = dt_config_text(&run->cfg),
                              .model_config = run->mc.json,
                              .data_fingerprint = run_data_fingerprint(run),
@@ -74,7 +70,7 @@ static dt_err gather_local(dt_run *run, const progress *p)
                              .items = {.room = s->items.ptr, .room_nbytes = s->items.nbytes}};
     s->n_models = run_list_models(run, s->models);
     for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
-    DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "out of memory for the checkpoint's texts");
+    DT_CHECK(s->meta.config, DT_ERR_MEMORY, "out of memory for the text of a configuration");
     DT_TRY(dt_lock_check(run->lock));
     return dt_report_flush(run->report); /* records up to this step must be on disk before a run can resume from it */
 }
@@ -101,7 +97,7 @@ static dt_err publish(dt_run *run, progress *p)
 {
     p->saved_step = run->saving.meta.step;
     if (p->saved_step > p->first_step) run_count_progress(run);
-    const dt_err err = run->saving.is_best ? run_best_publish(run, p->saved_step, run->saving.dir) : DT_OK;
+    const dt_err err = run->saving.is_best ? run_best_publish(run, p->saved_step) : DT_OK;
     forget(&run->saving);
     return err;
 }
@@ -145,7 +141,7 @@ int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS])
 static dt_err save_at_once(dt_run *run, progress *p, double begin_s)
 {
     const dt_saving *s = &run->saving;
-    DT_TRY(dt_checkpoint_save_all(run->comm, s->models, s->n_models, &s->meta, s->dir,
+    DT_TRY(dt_checkpoint_save_all(run->comm, s->models, s->n_models, &s->meta, run->checkpoint_dir,
                                   run->cfg.checkpoint_save_total_limit, &run->phase));
     run_stop_measure(&run->limit, dt_now_s() - begin_s);
     DT_INFO("checkpoint of step %" PRId64 " written in %.2f s", s->meta.step, dt_now_s() - begin_s);
@@ -156,7 +152,8 @@ static dt_err save_async(dt_run *run, double begin_s)
 {
     dt_saving *s = &run->saving;
     dt_phase_enter(&run->phase, "save", "copy");
-    DT_TRY(dt_saver_begin(s->saver, s->models, s->n_models, &s->meta, s->dir, run->cfg.checkpoint_save_total_limit));
+    DT_TRY(dt_saver_begin(s->saver, s->models, s->n_models, &s->meta, run->checkpoint_dir,
+                          run->cfg.checkpoint_save_total_limit));
     s->stall_s = dt_now_s() - begin_s;
     return DT_OK;
 }

@@ -61,7 +61,7 @@ static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
     const dt_config *cfg = &run->cfg;
-    bool any = *cfg->model_config != '\0' || (run->comm && !dt_comm_first(run->comm));
+    bool any = *cfg->model_config != '\0' || !run_reports(run);
     DT_TRY(run_model_from_keys(run));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
@@ -133,17 +133,12 @@ static dt_err open_planned(dt_run *run)
 static dt_err settle_head(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    char **names;
-    int n;
-    bool unties = false;
+    bool unties = dt_config_lists(cfg->lora_modules_to_save, "lm_head");
     if (run->task.ops->n_labels > 0) return DT_OK;
-    DT_TRY(dt_config_split(cfg->lora_modules_to_save, &names, &n));
-    for (int i = 0; i < n; i++) unties = unties || strcmp(names[i], "lm_head") == 0;
-    dt_list_free(names, n);
     if (*cfg->lora_path && dt_is_directory(cfg->lora_path))
         DT_TRY(dt_config_lead_to(cfg, "lora", "path", dt_adapter_unties(cfg->lora_path, &unties)));
     if (unties) DT_TRY(dt_pretrained_untie(&run->pretrained));
-    if (run->pretrained.unties && (!run->comm || dt_comm_first(run->comm)))
+    if (run->pretrained.unties && run_reports(run))
         DT_WARN(
             "%s ties the head to the embedding; because lora.modules_to_save trains one of them by itself, as in "
             "PEFT, the run has a head of its own, which starts as a copy, and a merged model has tie_word_embeddings "
@@ -170,7 +165,7 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(dt_model_config_set_losses(cfg, run->pretrained.config_name, &run->pretrained.model_config));
     DT_TRY(settle_head(run));
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
-    return !run->comm || dt_comm_first(run->comm) ? compare_with_keys(cfg, &run->mc) : DT_OK;
+    return run_reports(run) ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err check_length(const dt_run *run)
@@ -178,13 +173,12 @@ static dt_err check_length(const dt_run *run)
     char where[512];
     const int64_t T = run->cfg.data_seq_len, P = run->mc.max_position_embeddings;
     if (T <= P) return DT_OK;
-    dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
-    DT_CHECK(!run->mc.learned_positions, DT_ERR_USAGE,
-             "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
-    if (!run->comm || dt_comm_first(run->comm)) /* other ranks read the resolved text, whose line numbers differ */
+    DT_CONFIG_CHECK(!run->mc.learned_positions, &run->cfg, "data", "seq_len",
+                    "seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, T, P);
+    if (run_reports(run)) /* other ranks read the resolved text, whose line numbers differ */
         DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64
                 ", the longest text that the model was made for; lower data.seq_len unless you extend the model",
-                where, T, P);
+                dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where), T, P);
     return DT_OK;
 }
 
@@ -221,8 +215,7 @@ static dt_err settle_by_size(dt_run *run)
     if (strcmp(run->cfg.zero_stage, "auto:size") != 0 || run->n_units == 0) return DT_OK;
     const int64_t n_param = run_n_param(run);
     const int stage = run_stage_by_size(n_param, run_trains(run));
-    if (!run->comm || dt_comm_first(run->comm))
-        DT_INFO("zero.stage = auto:size: %d, for a model of %" PRId64 " parameters", stage, n_param);
+    if (run_reports(run)) DT_INFO("zero.stage = auto:size: %d, for a model of %" PRId64 " parameters", stage, n_param);
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
 
@@ -298,7 +291,7 @@ static void warn_of_precision(const dt_run *run)
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
                                        "min_loss_scale", "consecutive_hysteresis", "hysteresis"};
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)) && !scaled; i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && run_reports(run) && !scaled; i++)
         if (dt_config_differs(&run->cfg, "precision", keys[i]))
             DT_WARN("precision.%s is ignored, because with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
@@ -592,15 +585,15 @@ dt_err run_check_attention(const dt_run *run)
 {
     if (!run->model_opt.library_attention || !run->units || !run->dev.ops) return DT_OK;
     if (dt_config_doubted(&run->cfg, "model", NULL) || dt_config_doubted(&run->cfg, "batch", NULL)) return DT_OK;
-    const dt_err err = dt_model_check_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev);
-    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, "model", "attention", err) : err;
+    return dt_config_blame(&run->cfg, "model", "attention",
+                           dt_model_check_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev));
 }
 
 static dt_err prepare_attention(dt_run *run)
 {
     if (!run->model_opt.library_attention) return DT_OK;
-    const dt_err err = dt_model_prepare_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev);
-    return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, "model", "attention", err) : err;
+    return dt_config_blame(&run->cfg, "model", "attention",
+                           dt_model_prepare_attention(&run->mc, &run->model_opt, run->units, run->n_units, &run->dev));
 }
 
 dt_err run_open_states(dt_run *run)

@@ -67,7 +67,7 @@ static dt_err choose(dt_run *run, const dt_catalogue *c, const dt_tokenizer *t)
     free(ids);
     DT_TRY(err);
     train_rows(run, n_ranges);
-    if (!run->comm || dt_comm_first(run->comm))
+    if (run_reports(run))
         DT_INFO("rec.freeze_llm: training only the rows of %d level tokens, ids %" PRId64 " to %" PRId64 ": %" PRId64
                 " of %" PRId64 " parameters",
                 (int)dt_catalogue_n_levels(c), run->rows[0].first, run->rows[n_ranges - 1].end - 1,

@@ -30,18 +30,13 @@ static dt_err read_word(dt_run *run, const char *word)
 /* With adapters, these modules are fully trained, and the adapter files list them. */
 static dt_err save_module(dt_run *run, bool trained, const char *module)
 {
-    char **names, *all = NULL;
-    int n;
-    bool there = !trained;
-    if (!trained) return DT_OK;
-    DT_TRY(dt_config_split(run->cfg.lora_modules_to_save, &names, &n));
-    for (int i = 0; i < n; i++) there = there || strcmp(names[i], module) == 0;
-    dt_list_free(names, n);
-    if (there) return DT_OK;
-    const bool made = asprintf(&all, "%s%s%s", run->cfg.lora_modules_to_save, n > 0 ? ", " : "", module) >= 0;
-    const dt_err err = made ? dt_config_set(&run->cfg, "lora", "modules_to_save", all)
-                            : dt_fail(DT_ERR_MEMORY, "out of memory for a list of modules");
-    if (made) free(all);
+    const char *before = run->cfg.lora_modules_to_save;
+    char *all = NULL;
+    if (!trained || dt_config_lists(before, module)) return DT_OK;
+    DT_CHECK(asprintf(&all, "%s%s%s", before, *before ? ", " : "", module) >= 0, DT_ERR_MEMORY,
+             "out of memory for a list of modules");
+    const dt_err err = dt_config_set(&run->cfg, "lora", "modules_to_save", all);
+    free(all);
     return err;
 }
 
@@ -146,7 +141,7 @@ static void warn_of_projector(const dt_run *run)
     } keys[] = {{"projector_hidden_size", p->n_layers > 1},
                 {"projector_shuffle", p->type == DT_PROJECTOR_PIXEL_SHUFFLE},
                 {"projector_dropout", p->norm}};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)); i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && run_reports(run); i++)
         if (!keys[i].used && dt_config_differs(&run->cfg, "vision", keys[i].key))
             DT_WARN("vision.%s is ignored, because a projector of type %s has no such setting", keys[i].key,
                     dt_projector_name(p->type));

@@ -17,28 +17,31 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* What dt_checkpoint_load does on rank 0, and then the elements, through HDF5 and at the offset. */
+/* What loading does on rank 0, and then the elements, through HDF5 and at the offset. */
 static void read_tensor(const char *path, int fd)
 {
-    dt_tensor tensor = {.name = "w", .n_dims = 2, .shape = {3, 5}, .n_elems = 15};
+    const dt_tensor tensor = {.name = "w", .n_dims = 2, .shape = {3, 5}, .n_elems = 15};
     const dt_saved_model model = {0};
-    const dt_stored_slot slot = {.of = &model, .state = DT_STATE_PARAM, .tensor = &tensor};
+    const dt_unit unit = {0};
+    const dt_stored_slot slot = {.of = &model, .state = DT_STATE_PARAM, .unit = &unit, .tensor = &tensor};
     dt_stored_location location;
+    dt_stored_map map = {.locations = &location};
     hid_t file;
     float x[15];
-    dt_h5_lock();
-    if (ckpt_file_open(path, &file) == DT_OK) {
-        if (ckpt_file_locate(file, path, &slot, &location) == DT_OK) {
-            dt_h5_array a;
+    if (dt_checkpoint_locate(path, &slot, 1, &map) == DT_OK) {
+        dt_h5_array a;
+        if (location.offset >= 0)
+            (void)dt_read_at(fd, path, location.offset, x, 15 * dt_st_type_size((dt_st_type)location.type));
+        dt_h5_lock();
+        if (ckpt_file_open(path, &file) == DT_OK) {
             hid_t d = dt_h5_open_array(file, "/model/w");
-            if (location.offset >= 0)
-                (void)dt_read_at(fd, path, location.offset, x, 15 * dt_st_type_size((dt_st_type)location.type));
             if (dt_h5_inspect(d, path, "w", &a) == DT_OK) (void)dt_h5_read_run(d, path, "w", &a, 2, 11, x);
             H5Dclose(d);
+            H5Fclose(file);
         }
-        H5Fclose(file);
+        dt_h5_unlock();
     }
-    dt_h5_unlock();
+    free(map.files);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -24,9 +24,7 @@ typedef struct dt_ckpt_meta {
     dt_schedule_span schedule;     /* total 0: unknown */
     double lr;                     /* of the last update; negative: unknown */
     uint64_t seed;
-    double loss_scale;
-    /* of a dynamic loss scale (dt_loss_scale); scale_overflows_left 0: it was not dynamic */
-    int64_t scale_iter, scale_last, scale_overflows_left;
+    dt_loss_scale scale;       /* as read: scale, iter, last and overflows_left; overflows_left 0: it was not dynamic */
     uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: unknown */
     bool validation_due;       /* this step's validation was postponed or interrupted */
     /* step of the best validation, 0: none; its metric; number of validations since that were not better */
@@ -155,14 +153,12 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *states, const dt_optimizer_o
 /** Can these states be loaded as state_dtype? fp32 and bf16 are converted, int8 only loads as int8. Local. */
 bool dt_checkpoint_fits_type(const dt_ckpt_states *states, dt_dtype state_dtype);
 
-/** Load parameters into z, with_optimizer also its states, and verify every checksum (a tensor without one: a warning).
- *  Collective, agreed. On error the content of z is undefined. phase: may be NULL.
+/** Load models that were saved together: their parameters, and with_states also their states. Verify every checksum (a
+ *  tensor without one: a warning). Collective, agreed. On error the content of the models is undefined. phase: may be
+ *  NULL.
  *
  *  DT_ERR_DATA naming file and tensor: missing, of another shape, or altered. DT_ERR_BASE: likewise, for the model that
  *  contains what the file omits. DT_ERR_MEMORY, DT_ERR_COMM. */
-dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
-
-/** As dt_checkpoint_load for several models that were saved together. */
 dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                               dt_phase *phase);
 

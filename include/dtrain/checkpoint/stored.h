@@ -72,8 +72,9 @@ typedef struct dt_saved_model {
     bool new_adapters;    /* loading: keep adapters (unit.h) that the file lacks */
     bool new_head;        /* loading: keep the vocabulary's head if the file lacks it */
     bool adapters_follow; /* loading: another file contains the adapters, so do not report them as new */
-    /* loading: frozen parameters have their values already; a file with other values is refused */
-    bool keeps_frozen;
+    /* loading: frozen parameters have their values already, and a file with other values is refused; this text, what
+     * to do then, ends the message. NULL: they are read like the others */
+    const char *keeps_frozen;
     bool keeps_nonfinite;  /* loading: warn of NaN and Inf, and keep them; false: refuse them */
     int64_t state_updates; /* saving: number of updates of the states */
     /* saving: frozen parameters to omit, and the model that contains them; NULL: none. Loading: receives the checksums
@@ -140,7 +141,6 @@ typedef struct dt_stored_location {
     int32_t type; /* dt_st_type */
     int32_t has_checksum;
     int32_t file;      /* index in dt_stored_map */
-    int32_t bare;      /* found without "transformer." */
     int32_t absent;    /* a state of a tensor that was frozen when the file was written: zero */
     int32_t kept;      /* dt_saved_model.new_...: not in the file, keep its value */
     int32_t quantise;  /* of codes, blocks or scales: the file contains the plain weight (dt_stored_plain) */
@@ -173,7 +173,7 @@ typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slot
 dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
 /** Load all models: rank 0 locates the tensors, and every rank reads only its slices. Collective, agreed. On error the
- *  models' contents are undefined. Errors as dt_checkpoint_load. */
+ *  models' contents are undefined. Errors as dt_checkpoint_load_all. */
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase);
 /** Check names, shapes, values, a tied head and omitted parameters as loading would, without a model. Reads every
@@ -231,5 +231,7 @@ bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char 
 const char *dt_stored_head_hint(const char *name, bool has_score);
 /** Append a file to the map. DT_ERR_MEMORY. */
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path);
+/** Number of files of the map. */
+int dt_stored_n_files(const dt_stored_map *map);
 
 #endif

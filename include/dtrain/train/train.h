@@ -31,9 +31,9 @@ void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
 int64_t dt_interval_steps(double value, int64_t total_steps);
 /** Check these keys. DT_ERR_USAGE: one is neither a fraction nor a whole number. Local. */
 dt_err dt_intervals_check(const dt_config *cfg);
-/** Check that every save coincides with a validation, as load_best_model_at_end requires. Local. DT_ERR_USAGE, with the
- *  nearest valid save_steps. */
-dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps);
+/** Check that every save coincides with a validation, as load_best_model_at_end requires. interval: between validations
+ *  that have the metric, the value of `key`. Local. DT_ERR_USAGE, with the nearest valid save_steps. */
+dt_err dt_best_intervals_check(const dt_config *cfg, int64_t total_steps, const char *key, double interval);
 
 /* ---- state of a run ---------------------------------------------------------------------------------------------- */
 
@@ -64,7 +64,6 @@ typedef struct dt_saving {
     dt_ckpt_meta meta;
     dt_saved_model models[DT_MAX_SAVED];
     int n_models;
-    char *dir;
     bool is_best;
     double stall_s; /* so far */
     dt_save_cost cost;
@@ -144,6 +143,7 @@ typedef struct dt_run {
     bool only_check;     /* --check: nothing is written */
     dt_time_limit limit;
     dt_saving saving;
+    char *checkpoint_dir; /* OUTPUT_DIR/checkpoints */
     dt_candidates resume;
     bool has_pretrained; /* there is an initial model */
     dt_pretrained pretrained;

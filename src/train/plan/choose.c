@@ -220,16 +220,22 @@ static dt_err write_groups(dt_run *run, const trial *t)
     return dt_config_set(&run->cfg, "zero", "expert_group_size", size);
 }
 
+/* A trial with the memory of the rank that has the least. b: out; t points into it. Collective, agreed. */
+static dt_err try_on_all(dt_run *run, const plan_setting *with, double usable, budget *b, trial *t)
+{
+    run_budget(run, with->ranks_per_node, b);
+    DT_TRY(share_budget(run, b));
+    const limits l = {.budget = b, .usable = usable, .held = run_held(run)};
+    return run_agree(run, run_trial(run, with, &l, t));
+}
+
 /* The stage is given, and each rank has checked that it fits. */
 static dt_err settle_groups(dt_run *run, int ranks_per_node)
 {
     const plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     budget b;
     trial t;
-    run_budget(run, ranks_per_node, &b);
-    DT_TRY(share_budget(run, &b));
-    const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
-    DT_TRY(run_agree(run, run_trial(run, &with, &l, &t)));
+    DT_TRY(try_on_all(run, &with, 1, &b, &t));
     DT_TRY(share_groups(run, &t));
     return run_agree(run, write_groups(run, &t));
 }
@@ -273,22 +279,14 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 
 /* ---- rollouts at stage 3 ----------------------------------------------------------------------------------------- */
 
-static dt_err try_gathered(const dt_run *run, const limits *l, int ranks_per_node, trial *t)
-{
-    plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
-    with.gathered = false;
-    return run_trial(run, &with, l, t);
-}
-
 dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
 {
     budget b;
-    trial t = {0};
+    trial t;
+    plan_setting with = run_setting(run, dt_comm_ranks(run->comm), ranks_per_node);
     if (!run->task.wants_gathered || run->main.zero_opt.stage != 3) return DT_OK;
-    run_budget(run, ranks_per_node, &b);
-    DT_TRY(share_budget(run, &b));
-    const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
-    DT_TRY(run_agree(run, try_gathered(run, &l, ranks_per_node, &t)));
+    with.gathered = false;
+    DT_TRY(try_on_all(run, &with, RUN_USABLE, &b, &t));
     int64_t fits = t.gathered;
     DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(run->comm), &fits, 1, DT_MIN));
     run->task.keep_gathered = fits;
