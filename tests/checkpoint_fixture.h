@@ -111,8 +111,8 @@ static inline int n_slots_of(int rank, int nranks)
     int n = 0;
     make_units(units);
     for (int u = 0; u < N_UNITS; u++) {
-        const int64_t begin = rank * dt_shards_of(units[u].flat_len[DT_TRAINED], nranks, 1).shard_len,
-                      end = begin + dt_shards_of(units[u].flat_len[DT_TRAINED], nranks, 1).shard_len;
+        const int64_t begin = rank * dt_shards_of(units[u].flat_len[DT_TRAINED], nranks, 1, DT_SHARD_ALIGN).shard_len,
+                      end = begin + dt_shards_of(units[u].flat_len[DT_TRAINED], nranks, 1, DT_SHARD_ALIGN).shard_len;
         for (int t = 0; t < units[u].n_tensors; t++) {
             const int64_t first = units[u].tensors[t].offset, behind = first + units[u].tensors[t].n_elems;
             if (first < end && behind > begin) n += DT_STATE_OPTIMIZER + dt_optimizer_adamw.n_states;

@@ -134,7 +134,7 @@ static inline bool on_one_machine(void)
     dt_comm c = {0};
     unsetenv("DTRAIN_FAKE_NODES");
     assert_int_equal(dt_comm_open(&c), DT_OK);
-    const bool one = c.n_nodes == 1;
+    const bool one = c.mesh.world.n_nodes == 1;
     dt_comm_close(&c);
     return one;
 }

@@ -103,7 +103,7 @@ TEST(coordinates_are_those_of_the_shape)
             if (!open_mesh(f, &kinds[l], shape)) continue;
             const dt_mesh *m = &f->comm.mesh;
             const int n = f->comm.nranks, inner = shape->tp * shape->cp,
-                      n_replicas = shape->by_node ? f->comm.n_nodes : 1;
+                      n_replicas = shape->by_node ? f->comm.mesh.world.n_nodes : 1;
             bool ok = axis_is_right(&m->world, n) && axis_is_right(&m->tp, shape->tp) &&
                       axis_is_right(&m->cp, shape->cp) && axis_is_right(&m->data, n / inner) &&
                       axis_is_right(&m->sum, n / shape->tp) && axis_is_right(&m->replicate, n_replicas) &&

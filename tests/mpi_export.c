@@ -343,8 +343,8 @@ static int tensors_of(int rank, int nranks)
         dt_model_make_units(&f.mc, &f.units, &f.n_units) != DT_OK)
         abort();
     for (int u = 0; u < f.n_units; u++) {
-        const int64_t begin = rank * dt_shards_of(f.units[u].flat_len[DT_TRAINED], nranks, 1).shard_len,
-                      end = begin + dt_shards_of(f.units[u].flat_len[DT_TRAINED], nranks, 1).shard_len;
+        const int64_t begin = rank * dt_shards_of(f.units[u].flat_len[DT_TRAINED], nranks, 1, DT_SHARD_ALIGN).shard_len,
+                      end = begin + dt_shards_of(f.units[u].flat_len[DT_TRAINED], nranks, 1, DT_SHARD_ALIGN).shard_len;
         for (int t = 0; t < f.units[u].n_tensors; t++)
             n += f.units[u].tensors[t].offset < end &&
                  f.units[u].tensors[t].offset + f.units[u].tensors[t].n_elems > begin;

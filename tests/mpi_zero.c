@@ -395,7 +395,8 @@ TEST_OF(ALWAYS | BY_NODE, measured_state_bytes_are_the_papers_plus_padding)
     const double n = f->comm.mesh.shard.size;
     int64_t shards = 0, n_param = 0, whole = 0;
     for (int u = 0; u < REF_ZERO_UNITS; u++) {
-        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks, f->comm.mesh.replicate.size);
+        const dt_shards s =
+            dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks, f->comm.mesh.replicate.size, DT_SHARD_ALIGN);
         shards += s.shard_len, whole += s.padded_len, n_param += f->units[u].n_param;
     }
     const double paper[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};

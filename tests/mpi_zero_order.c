@@ -419,7 +419,7 @@ TEST(sums_pass_between_groups_once_a_step)
             update(&f, true);
             for (int u = 0; u < REF_ZERO_UNITS; u++) {
                 const int exchanged = last_event(from, 'x', u), reduced = last_event(from, 'r', u);
-                const dt_shards s = dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 2);
+                const dt_shards s = dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 2, DT_SHARD_ALIGN);
                 assert_order(from, count_events(from, 'x', u) == 1 && exchanged == reduced + 1);
                 assert_order(from, count_events(from, 'r', u) == (stage < 2 ? 1 : N_MICRO));
                 assert_true(ran.list[exchanged].n_elems == s.shard_len && ran.list[reduced].n_elems == s.padded_len);
@@ -440,7 +440,7 @@ TEST(groups_of_a_node_gather_inside_it)
     double padded = 0;
     assert_int_equal(ref_zero_make_units(units, false), DT_OK);
     for (int u = 0; u < REF_ZERO_UNITS; u++)
-        padded += (double)dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 1).padded_len;
+        padded += (double)dt_shards_of(units[u].flat_len[DT_TRAINED], NRANKS, 1, DT_SHARD_ALIGN).padded_len;
     const double once = (K - 1) * padded / NRANKS * 4;
     for (int by_node = 0; by_node < 2; by_node++)
         for (int stage = 0; stage <= 3; stage++) {

@@ -33,7 +33,7 @@ TEST(shards_cover_and_waste_little)
     const int64_t lens[] = {1, 5, 15, 16, 17, 64, 4099, 123456789, INT64_C(3) << 40};
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         for (int k = 0; k < N_RANKS; k++) {
-            const dt_shards s = dt_shards_of(lens[i], ranks[k], 1);
+            const dt_shards s = dt_shards_of(lens[i], ranks[k], 1, DT_SHARD_ALIGN);
             assert_true(s.flat_len == lens[i] && s.padded_len == s.shard_len * ranks[k] &&
                         s.shard_len % DT_SHARD_ALIGN == 0);
             assert_true(s.flat_len <= s.padded_len && s.padded_len < s.flat_len + (int64_t)ranks[k] * DT_SHARD_ALIGN);
@@ -295,18 +295,12 @@ TEST(default_keys_suit_models_from_7b_to_70b)
     }
 }
 
-TEST(wrong_tables_and_options_are_refused)
+TEST(wrong_tables_are_refused)
 {
     dt_unit u[3];
     make_even_units(u);
     dt_zero_plan p;
-    dt_zero_options opt = {.stage = 4, .param_dtype = DT_BF16, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
-    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    opt = (dt_zero_options){.param_dtype = DT_I8, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw};
-    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    opt = (dt_zero_options){.param_dtype = DT_F32, .grad_dtype = DT_BF16, .optimizer = &dt_optimizer_adamw};
-    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    opt.grad_dtype = DT_F32;
+    const dt_zero_options opt = {.param_dtype = DT_F32, .grad_dtype = DT_F32, .optimizer = &dt_optimizer_adamw};
     u[1].tensors[1].offset -= 1;
     dt_error_clear();
     assert_fails(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG, "tensor c");

@@ -28,12 +28,6 @@ enum { MAX_STATE = 1 << 16 /* bytes */, MAX_BLOCK = 1 << 20 };
 static const char *const STATES[] = {".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"};
 static const char *const ENDINGS[] = {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
 
-static bool ends(const char *name, const char *with)
-{
-    const size_t len = strlen(name), n = strlen(with);
-    return len > n && strcmp(name + len - n, with) == 0;
-}
-
 /* The tensor NAME, without its last `cut` characters, followed by an ending; NULL: none. */
 static const dt_st_tensor *relative(const dt_safetensors *s, const char *name, size_t cut, const char *ending)
 {
@@ -53,7 +47,8 @@ static const dt_st_tensor *state_of(const dt_safetensors *s, const char *name, s
 static const dt_st_tensor *maxima_of(const dt_safetensors *s, const dt_st_tensor *t)
 {
     const size_t weight = sizeof "weight" - 1;
-    return strcmp(t->dtype, "I8") == 0 && ends(t->name, ".weight") ? relative(s, t->name, weight, "SCB") : NULL;
+    return strcmp(t->dtype, "I8") == 0 && dt_has_ending(t->name, ".weight") ? relative(s, t->name, weight, "SCB")
+                                                                            : NULL;
 }
 
 bool dt_stored_is_bitsandbytes(const dt_safetensors *s, const char *name)
@@ -62,8 +57,8 @@ bool dt_stored_is_bitsandbytes(const dt_safetensors *s, const char *name)
     if (state_of(s, name, 0) || (t && maxima_of(s, t)) || strstr(name, STATES[0]) || strstr(name, STATES[1]))
         return true;
     for (size_t i = 0; i < sizeof ENDINGS / sizeof ENDINGS[0]; i++)
-        if (ends(name, ENDINGS[i]) && state_of(s, name, strlen(ENDINGS[i]))) return true;
-    return ends(name, ".SCB") || ends(name, ".weight_format");
+        if (dt_has_ending(name, ENDINGS[i]) && state_of(s, name, strlen(ENDINGS[i]))) return true;
+    return dt_has_ending(name, ".SCB") || dt_has_ending(name, ".weight_format");
 }
 
 /* ---- 4 bits ------------------------------------------------------------------------------------------------------ */

@@ -2,6 +2,7 @@
  * of the newest transformers. Older versions, LLaVA, and the component models of a vision-language model use other
  * names. */
 #include "dtrain/checkpoint/stored.h"
+#include "dtrain/io/io.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,12 +87,6 @@ void dt_stored_name_head(const dt_tensor *embed, char name[DT_NAME_MAX])
     snprintf(name, DT_NAME_MAX, "%.*s%s", n, embed->name, DT_STORED_HEAD);
 }
 
-static bool ends(const char *name, const char *with)
-{
-    const size_t len = strlen(name), n = strlen(with);
-    return len > n && strcmp(name + len - n, with) == 0;
-}
-
 bool dt_stored_is_pooling(const char *name)
 {
     const char *of = begins(name, "model.") ? name + strlen("model.") : name;
@@ -105,7 +100,7 @@ bool dt_stored_is_not_text(const char *name)
     return begins(name, "model.visual.") || begins(name, "visual.") || begins(name, "mtp.");
 }
 
-bool dt_stored_is_exact(const char *name) { return ends(name, ".e_score_correction_bias"); }
+bool dt_stored_is_exact(const char *name) { return dt_has_ending(name, ".e_score_correction_bias"); }
 
 /* Masks and tables that older versions stored with the weights. They are computed from the configuration. */
 bool dt_stored_is_ignored(const char *name)
@@ -117,7 +112,7 @@ bool dt_stored_is_ignored(const char *name)
                                           /* of LLM.int8: the order of codes (bitsandbytes.c) */
                                           ".weight_format"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
-        if (ends(name, endings[i])) return true;
+        if (dt_has_ending(name, endings[i])) return true;
     return dt_stored_is_pooling(name) || dt_stored_is_not_text(name);
 }
 
@@ -142,7 +137,7 @@ bool dt_stored_is_scale(const dt_safetensors *s, const char *name)
 {
     for (int i = 0; i < N_SCALES; i++) {
         char codes[2 * DT_NAME_MAX];
-        if (!ends(name, SCALES[i])) continue;
+        if (!dt_has_ending(name, SCALES[i])) continue;
         snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen(SCALES[i])), name);
         const dt_st_tensor *t = dt_safetensors_find(s, codes);
         if (t && dt_stored_is_fp8(t)) return true;

@@ -198,8 +198,6 @@ static dt_err find_nodes(dt_comm *comm)
     if (code) err = dt_comm_mpi_fail(code, "exchange of node indices", __FILE__, __LINE__);
     if (!err) err = dt_mesh_world(comm, first_rank);
     free(first_rank);
-    const dt_axis *world = &comm->mesh.world;
-    if (!err) comm->node = world->node, comm->n_nodes = world->n_nodes;
     return err;
 }
 

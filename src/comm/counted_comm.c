@@ -20,13 +20,13 @@ static double rounds_of(const dt_axis *axis, double staged)
     return ceil(staged / (double)dt_nccl_staging_of(axis->comm->nranks));
 }
 
-static void count_sums_of_nodes(const dt_axis *axis, double piece, double floats, double sum, dt_stream *stream)
+static void count_sums_of_nodes(const dt_axis *axis, double block, double floats, double sum, dt_stream *stream)
 {
-    const double n_nodes = axis->n_nodes, handed = others_in_node(axis) * n_nodes * piece, far = (n_nodes - 1) * floats,
+    const double n_nodes = axis->n_nodes, handed = others_in_node(axis) * n_nodes * block, far = (n_nodes - 1) * floats,
                  rounds = rounds_of(axis, handed + (2 * n_nodes - 1) * floats);
     const dt_launch launches[] = {
         {.op = "reduce_scatter", .memory = 2 * handed, .node = handed, .exchange = {DT_MESSAGES, n_nodes, 0, rounds}},
-        {.op = "reduce_scatter", .memory = handed + n_nodes * (piece + floats)},
+        {.op = "reduce_scatter", .memory = handed + n_nodes * (block + floats)},
         {.op = "reduce_scatter",
          .memory = 2 * far,
          .net = far,
@@ -40,22 +40,22 @@ static void count_sums_of_nodes(const dt_axis *axis, double piece, double floats
 static dt_err count_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
     dt_device *dev = axis->comm->dev;
-    const double piece = (double)d->count * (double)dt_dtype_size(d->send_dt),
-                 sum = (double)d->count * (double)dt_dtype_size(d->recv_dt), all = axis->size * piece,
-                 results = (d->accumulate ? 2 : 1) * sum, rounds = rounds_of(axis, all - piece);
+    const double block = (double)d->count * (double)dt_dtype_size(d->send_dt),
+                 sum = (double)d->count * (double)dt_dtype_size(d->recv_dt), all = axis->size * block,
+                 results = (d->accumulate ? 2 : 1) * sum, rounds = rounds_of(axis, all - block);
     if (d->count == 0 || (axis->size == 1 && d->send == d->recv && !d->accumulate)) return DT_OK;
     if (axis->size == 1)
         return dev->ops->add_into(dev, d->send, d->send_dt, d->recv, d->recv_dt, d->accumulate, d->count, stream);
     if (!d->ordered && axis->even_nodes && axis->n_nodes > 1 && others_in_node(axis) > 0) {
-        count_sums_of_nodes(axis, piece, (double)d->count * sizeof(float), results, stream);
+        count_sums_of_nodes(axis, block, (double)d->count * sizeof(float), results, stream);
         return DT_OK;
     }
     dt_count_queue(
         dev, stream,
         &(dt_launch){.op = "reduce_scatter",
-                     .memory = 2 * (all - piece),
-                     .node = others_in_node(axis) * piece,
-                     .net = in_other_nodes(axis) * piece,
+                     .memory = 2 * (all - block),
+                     .node = others_in_node(axis) * block,
+                     .net = in_other_nodes(axis) * block,
                      .exchange = {DT_MESSAGES, others_in_node(axis) > 0, rounds * in_other_nodes(axis), rounds}});
     dt_count_queue(dev, stream, &(dt_launch){.op = "reduce_scatter", .memory = all + results});
     return DT_OK;
@@ -106,7 +106,7 @@ dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks
     dt_parcel *messages;
     DT_ALLOC(messages, nranks, "out of memory for a table of %d ranks", nranks);
     dt_mesh_plan(&comm->mesh, comm, nranks, ranks_per_node, shape);
-    comm->local_nranks = comm->mesh.world.local_size, comm->n_nodes = comm->mesh.world.n_nodes;
+    comm->local_nranks = comm->mesh.world.local_size;
     for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = messages; /* at most one call at a time */
     return DT_OK;
 }

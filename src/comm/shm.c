@@ -169,7 +169,7 @@ static dt_err prepare(dt_shm *shm, const dt_axis *axis, segment_id *mine)
     shm->n = axis->local_size;
     shm->spins = comm->mpi->cores_per_rank > 0 ? 1000 : 0;
     shm->yields = 200;
-    if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
+    if (comm->mesh.world.n_nodes > 1) shm->progress = comm->mpi->world;
     /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
     DT_ALLOC(shm->segments, shm->n, "out of memory for the table of %d ranks of this node", shm->n);
     DT_TRY(dt_fault("shm.make"));

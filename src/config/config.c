@@ -381,11 +381,6 @@ dt_dtype dt_config_precision(const dt_config *cfg)
     return t;
 }
 
-static void write_value(FILE *out, const dt_key *k, const char *value)
-{
-    fprintf(out, "%s =%s%s\n", k->name, value[0] ? " " : "", value);
-}
-
 /* all: write every key, with absolute paths. Otherwise only keys that were set or differ from the default. */
 static char *write_text(const dt_config *cfg, bool all)
 {
@@ -403,7 +398,8 @@ static char *write_text(const dt_config *cfg, bool all)
         section = k->section;
         char *absolute = all ? dt_key_absolute(k, cfg->priv->value[i].text, NULL) : NULL;
         whole = whole && (!all || absolute);
-        write_value(out, k, absolute ? absolute : cfg->priv->value[i].text);
+        const char *value = absolute ? absolute : cfg->priv->value[i].text;
+        fprintf(out, "%s =%s%s\n", k->name, *value ? " " : "", value);
         free(absolute);
     }
     if (fclose(out) != 0 || !whole) {

@@ -20,7 +20,7 @@ static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-static dt_shards aligned_shards(int64_t flat_len, int nranks, int n_groups, int64_t align)
+dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups, int64_t align)
 {
     const int64_t charge_len = round_up((flat_len + nranks - 1) / nranks, align);
     return (dt_shards){.flat_len = flat_len,
@@ -29,24 +29,14 @@ static dt_shards aligned_shards(int64_t flat_len, int nranks, int n_groups, int6
                        .padded_len = nranks * charge_len};
 }
 
-dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
-{
-    return aligned_shards(flat_len, nranks, n_groups, DT_SHARD_ALIGN);
-}
-
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
 
+/* The keys' own checks guarantee stages and types. */
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
-    DT_EXPECT(opt->stage >= 0 && opt->stage <= 3);
     DT_EXPECT(nranks >= 1 && n_units >= 1);
     DT_EXPECT(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0));
-    DT_EXPECT(dt_is_float(opt->param_dtype));
-    DT_EXPECT(!opt->reduce_differs ||
-              (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)));
     DT_EXPECT(opt->tied_unit >= -1 && opt->tied_unit < n_units);
-    DT_EXPECT(opt->state_dtype == DT_F32 || opt->state_dtype == DT_BF16 || opt->state_dtype == DT_I8);
-    DT_EXPECT(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32);
     DT_EXPECT(opt->offload_param == DT_OFFLOAD_NONE || opt->stage == 3);
     const int n = opt->optimizer ? opt->optimizer->n_states : 0;
     DT_EXPECT(n >= 0 && n <= DT_MAX_STATES);
@@ -624,7 +614,7 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = unit->flat_len[p];
         ul->part[p].shards =
-            aligned_shards(len, l->nranks, l->n_groups, p == DT_TRAINED ? update_align(l) : DT_SHARD_ALIGN);
+            dt_shards_of(len, l->nranks, l->n_groups, p == DT_TRAINED ? update_align(l) : DT_SHARD_ALIGN);
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
         ul->part[p].space = ul->part[p].whole ? DT_ON_DEVICE : l->away_space;
     }

@@ -158,7 +158,6 @@ typedef struct dt_neighbour {
 struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* within this node */
-    int node, n_nodes;            /* nodes are numbered by their lowest rank */
     dt_mesh mesh;
     int n_sharing;            /* ranks on this rank's device, including itself; 0 before dt_comm_find_devices */
     int max_sharing;          /* maximum of n_sharing over all ranks */
@@ -323,7 +322,7 @@ static inline int dt_comm_number_on_node(const dt_comm *comm) { return comm->loc
 /** Number of ranks of this rank's node. Local. */
 static inline int dt_comm_ranks_on_node(const dt_comm *comm) { return comm->local_nranks; }
 /** Number of nodes. With several, files are on a file system that they share. Local. */
-static inline int dt_comm_nodes(const dt_comm *comm) { return comm->n_nodes; }
+static inline int dt_comm_nodes(const dt_comm *comm) { return comm->mesh.world.n_nodes; }
 
 /** Find which ranks share a device: set n_sharing, max_sharing and leads. Collective. A rank that could not open its
  *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */

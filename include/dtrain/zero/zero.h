@@ -78,13 +78,14 @@ typedef struct dt_zero_options {
 
 /** Ownership of a part of a unit. A group's rank r owns elements [r * shard_len, (r + 1) * shard_len), and is in charge
  *  of charge_len of them, starting at group * charge_len. flat_len <= padded_len < flat_len + nranks * align, and
- *  charge_len is a multiple of align = DT_SHARD_ALIGN. With one group, charge_len = shard_len. */
+ *  charge_len is a multiple of align. With one group, charge_len = shard_len. */
 typedef struct dt_shards {
     int64_t flat_len, charge_len, shard_len, padded_len;
 } dt_shards;
 enum { DT_SHARD_ALIGN = 16 };
-/** Ownership of a part with flat_len elements. */
-dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups);
+/** Ownership of a part with flat_len elements. align: DT_SHARD_ALIGN, or DT_BLOCK8 for a trained part whose states are
+ *  DT_I8. */
+dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups, int64_t align);
 
 /** Does a trained tensor keep its optimizer states in fp32 although state_dtype is DT_I8? It does if it has fewer than
  *  DT_BLOCK8_SMALLEST elements or row ranges, or does not begin at a multiple of DT_BLOCK8 in its unit. */
