@@ -123,7 +123,7 @@ int MPI_Isend(const void *buf, int count, MPI_Datatype type, int dest, int tag, 
 {
     int size;
     PMPI_Type_size(type, &size);
-    if (watched && watched->mesh.world.node_of[dest] != watched->node) n_far_bytes += (double)count * size;
+    if (watched && watched->mesh.world.node_of[dest] != watched->mesh.world.node) n_far_bytes += (double)count * size;
     return PMPI_Isend(buf, count, type, dest, tag, comm, request);
 }
 
@@ -192,8 +192,8 @@ TEST(ranks_find_their_nodes)
             last = color;
         }
         node = cyclic ? c->rank % k : node - 1;
-        assert_all(MPI_COMM_WORLD,
-                   c->n_nodes == n_nodes && c->node == node && c->local_rank == local && c->local_nranks == n_local);
+        assert_all(MPI_COMM_WORLD, c->mesh.world.n_nodes == n_nodes && c->mesh.world.node == node &&
+                                       c->local_rank == local && c->local_nranks == n_local);
         close_layout(f);
     }
     setenv("DTRAIN_FAKE_NODES", "two", 1);

@@ -361,8 +361,9 @@ static bool read_name(stored_array *to)
         name = slash + 1;
     }
     to->is_state = begins(name, "optimizer/", &rest);
+    if (!to->is_state && !begins(name, "model/", &rest)) return false;
     to->tensor = to->is_state ? strrchr(name, '/') + 1 : rest;
-    return to->is_state || begins(name, "model/", &rest);
+    return true;
 }
 
 static dt_err list_array(hid_t dset, const char *name, void *ctx)
