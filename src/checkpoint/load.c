@@ -188,6 +188,15 @@ static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored
     return DT_OK;
 }
 
+dt_err load_fail_changed(const load_job *j, const dt_stored_slot *s, const dt_stored_location *p)
+{
+    return dt_fail(
+        DT_ERR_DATA,
+        "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
+        "would lose it; %s",
+        j->files[p->file], s->tensor->name, s->of->keeps_frozen);
+}
+
 /* Frozen tensors that must not change: is the file's value, as the state stores it, that of the state? */
 static dt_err compare_with_state(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t at,
                                  int64_t n, const void *elems)
@@ -195,11 +204,7 @@ static dt_err compare_with_state(load_job *j, const dt_stored_slot *s, const dt_
     char *const own = elems == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
     const size_t size = dt_dtype_size(dt_zero_state_dtype(s->of->zero, s->state, s->owned));
     DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->owned, at, n, own));
-    DT_CHECK(memcmp(own, elems, (size_t)n * size) == 0, DT_ERR_DATA,
-             "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
-             "would lose it; %s",
-             j->files[p->file], s->tensor->name, s->of->keeps_frozen);
-    return DT_OK;
+    return memcmp(own, elems, (size_t)n * size) == 0 ? DT_OK : load_fail_changed(j, s, p);
 }
 
 /* Read this rank's range of a tensor in chunks: read, checksum, convert, store into the state or compare with it. */
@@ -240,17 +245,6 @@ static bool comes_with_codes(const load_job *j, int i)
     return j->map.locations[i].quantise && j->slots[i].tensor->part != DT_CODES;
 }
 
-/* Plain weights cannot be compared with the codes of a base that must not change. */
-static dt_err check_kept_codes(const load_job *j, int i)
-{
-    const dt_stored_slot *s = &j->slots[i];
-    DT_CHECK(!s->of->keeps_frozen, DT_ERR_DATA,
-             "%s: tensor `%s`: expected codes as in the model, found the plain weight, which is not trained in this "
-             "run; %s",
-             j->files[j->map.locations[i].file], s->tensor->name, s->of->keeps_frozen);
-    return DT_OK;
-}
-
 /* Collective if weights are quantised: a rank that has failed enters, too. */
 static dt_err read_slots(load_job *j)
 {
@@ -261,7 +255,7 @@ static dt_err read_slots(load_job *j)
         if (reads) dt_phase_enter(j->phase, "load", s->tensor->name);
         if (reads) err = dt_fault("load.read");
         if (j->map.locations[i].quantise && s->tensor->part == DT_CODES)
-            DT_TRY(err = load_quantised(j, i, err == DT_OK ? check_kept_codes(j, i) : err));
+            DT_TRY(err = load_quantised(j, i, err));
         else if (reads && err == DT_OK)
             err = read_slot(j, i);
     }

@@ -35,6 +35,9 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
  *  exactly one rank. In the whole tensor the first is element `whole`. */
 uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, int64_t whole, size_t size);
 
+/** DT_ERR_DATA: a frozen tensor of the file is not that of the model (dt_saved_model.keeps_frozen). */
+dt_err load_fail_changed(const load_job *j, const dt_stored_slot *s, const dt_stored_location *p);
+
 /** Compute the codes of slot i from floats in its file, and their scales (load_rows.c). own: this rank's error so far.
  *  Collective, agreed. DT_ERR_DATA naming file and tensor: a row has non-finite values. */
 dt_err load_quantised(load_job *j, int i, dt_err own);
