@@ -516,7 +516,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     dt_frozen_model_close(&a->frozen);
     dt_config_free(&a->split);
     dt_new_tokens_free(&a->new_tokens);

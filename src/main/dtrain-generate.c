@@ -305,8 +305,7 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
                        : a->opt.beams.n_beams > 1
                            ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
                            : dt_generate(&decoder, mine, n_mine, g, stats);
-    dt_watchdog_stop(a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
     /* In lockstep, the ranks have already agreed, or this rank alone failed in the middle of a pass. Otherwise, the
      * other ranks could work for hours on results that are never printed, so main ends the job. */
     return g->lockstep || err != DT_OK ? err : together(&a->comm, DT_OK);
@@ -479,8 +478,7 @@ static dt_err run_all(app *a, dt_err parsed)
     dt_phase_enter(&a->phase, "load", "");
     const dt_zero_options kept = {.stage = (int)o->stage, .expert_group_size = DT_GROUPS_THAT_FIT};
     const dt_err err = dt_frozen_model_load(&a->frozen, &kept, o->dtype, &a->comm, &a->dev, NULL, &a->phase);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     TOGETHER(a, err);
     DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->serve ? serve(a) : o->chat ? converse(a) : run_sequences(a));
     TOGETHER(a, generate_end_output(a)); /* does nothing on ranks without an output file */
@@ -498,7 +496,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     dt_model_close(a->judging);
     dt_model_close(a->model);
     dt_frozen_model_close(&a->judge);

@@ -121,7 +121,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     for (int64_t l = 0; l < a->opt.levels && a->books; l++) dt_sid_book_free(&a->books[l]);
     for (int64_t l = 0; l < a->opt.levels && a->code; l++) free(a->code[l]);
     free(a->books);

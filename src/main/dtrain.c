@@ -183,7 +183,7 @@ static dt_err share_config_in_time(const options *o, dt_comm *comm, dt_run *run)
     dt_phase_enter(&run->phase, "start", "configuration");
     DT_TRY(dt_watchdog_start(&watchdog, &run->phase, comm, comm->timeout_s));
     const dt_err err = share_config(o, comm, run);
-    dt_watchdog_stop(watchdog);
+    dt_watchdog_stop(&watchdog);
     return err;
 }
 
@@ -202,7 +202,7 @@ static void close_together(dt_run *run, dt_comm *comm)
     dt_comm_close(comm);
     dt_device_close(&run->dev);
     dt_comm_stop();
-    dt_watchdog_stop(watchdog);
+    dt_watchdog_stop(&watchdog);
 }
 
 static dt_mode mode_of(const options *o)

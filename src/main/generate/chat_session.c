@@ -342,8 +342,7 @@ static dt_err answer(chat *c)
     a->shown = 0;
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     const dt_err err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     DT_TRY(c->g.lockstep ? err : together(&a->comm, err));
     c->total.n_prompt_tok += stats.n_prompt_tok;
     c->total.n_new_tok += stats.n_new_tok;

@@ -169,8 +169,7 @@ dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
                                                                           &a->dev, NULL, &a->phase));
     if (err == DT_OK) err = together(&a->comm, open_passes(a, &p));
     if (err == DT_OK) err = all_passes(a, &p, mine, n_mine);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     dt_batch_free(&p.batch, &a->ledger);
     free(p.value);
     return err;

@@ -455,8 +455,7 @@ static dt_err run(server *s, const dt_decoder *decoder, const dt_generate_option
     TOGETHER(a, a->comm.rank == 0 ? open_service(s) : DT_OK);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     const dt_err err = dt_generate(decoder, NULL, 0, g, &stats);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     DT_TRY(err);
     return together(&a->comm, DT_OK);
 }

@@ -18,7 +18,7 @@ int ranks_main(char **argv, dt_comm *comm, dt_device *dev, void *app, dt_err par
     dt_comm_close(comm);
     dt_device_close(dev);
     dt_comm_stop();
-    dt_watchdog_stop(watchdog);
+    dt_watchdog_stop(&watchdog);
     return code;
 }
 
