@@ -530,5 +530,6 @@ int main(int argc, char **argv)
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
     a.plain_terminal = isatty(STDOUT_FILENO);
     if (parsed == DT_OK && a.opt.serve) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
-    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
+    tool_wait_fairly(argv);
+    return ranks_main(&a.comm, &a.dev, &a, parsed, run, close_all, tool_end);
 }

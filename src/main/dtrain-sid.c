@@ -137,5 +137,6 @@ int main(int argc, char **argv)
     tool_start("dtrain-sid");
     const dt_err parsed = sid_parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&sid_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
+    tool_wait_fairly(argv);
+    return ranks_main(&a.comm, &a.dev, &a, parsed, run, close_all, tool_end);
 }
