@@ -12,6 +12,13 @@ bool rules_forbid(const dt_generate_options *opt)
 
 int64_t rules_ld(const dt_generate_options *opt) { return (opt->vocab_size + 31) / 32; }
 
+void rules_mark_seen(const dt_generate_options *opt, const int32_t *ids, int32_t n_ids, uint32_t *seen)
+{
+    memset(seen, 0, (size_t)rules_ld(opt) * sizeof *seen);
+    for (int32_t i = 0; i < n_ids; i++)
+        if (ids[i] >= 0 && ids[i] < opt->vocab_size) seen[ids[i] / 32] |= 1u << ids[i] % 32;
+}
+
 static void forbid(const dt_generate_options *opt, const int32_t *ids, int32_t n, uint32_t *allowed)
 {
     for (int32_t i = 0; i < n; i++)

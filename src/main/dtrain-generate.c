@@ -194,14 +194,12 @@ static dt_err find_model(app *a)
 static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     return s->finish != DT_FINISH_NONE && a->comm.nranks == 1 && !a->reward ? generate_put_finished(a) : DT_OK;
 }
 
 static dt_err stream_token(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     if (a->comm.rank != 0) return DT_OK;
     DT_TRY(generate_stream(a, s, s->finish != DT_FINISH_NONE));
     if (s->finish != DT_FINISH_NONE) putchar('\n');
@@ -221,7 +219,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
                                  .cache_prompts = g->n_prompts,
                                  .cache_prompt_len = max_prompt,
                                  .graphs = !a->opt.no_graphs,
-                                 .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : g->max_top,
+                                 .max_top = g->beams.n_beams > 0 ? dt_beam_top(g) : g->max_top,
                                  .max_known = g->max_top,
                                  .max_listed = a->only.n_token,
                                  .max_images = g->max_images,
@@ -301,10 +299,8 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
 {
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    const dt_err err = a->opt.stream ? stream_all(a, &decoder, g, stats)
-                       : a->opt.beams.n_beams > 1
-                           ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
-                           : dt_generate(&decoder, mine, n_mine, g, stats);
+    const dt_err err =
+        a->opt.stream ? stream_all(a, &decoder, g, stats) : dt_generate(&decoder, mine, n_mine, g, stats);
     dt_watchdog_stop(&a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
     /* In lockstep, the ranks have already agreed, or this rank alone failed in the middle of a pass. Otherwise, the
      * other ranks could work for hours on results that are never printed, so main ends the job. */
@@ -335,6 +331,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
         n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
+    if (a->opt.beams.n_beams > 1) g.beams = a->opt.beams;
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, max_len);
     size_passes(a, &g, n_mine, n_prompt);
     generate_size_images(a, &g, n_images);
@@ -375,6 +372,7 @@ static dt_err serve(app *a)
     g.max_top = DT_MAX_LOGPROBS;
     g.logp = true;
     g.sampling.repetition_penalty = 2; /* requests may have one */
+    g.is_complete = NULL;              /* rank 0 looks for stop texts */
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     return generate_serve(a, &decoder, &g, (int32_t)len);

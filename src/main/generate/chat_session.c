@@ -298,7 +298,7 @@ static dt_err on_token(void *ctx, dt_sequence *s)
     app *a = c->a;
     int64_t stop = interrupted;
     if (a->comm.nranks > 1) DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(&a->comm), &stop, 1, DT_MAX));
-    if (s->finish == DT_FINISH_NONE && (stop || generate_stops(a, s->ids, s->n_ids))) s->finish = DT_FINISH_STOP;
+    if (s->finish == DT_FINISH_NONE && stop) s->finish = DT_FINISH_STOP;
     return a->comm.rank == 0 ? generate_stream(a, s, s->finish != DT_FINISH_NONE) : DT_OK;
 }
 
