@@ -318,17 +318,6 @@ static dt_err add_record(dt_prompts *ps, const location *at, json_t *record, dt_
     return check_ids(p, at, r->vocab_size);
 }
 
-static dt_err add_line(dt_prompts *ps, const location *at, const char *text, size_t nbytes, dt_prompt_format format,
-                       dt_prompt_reader *r)
-{
-    char head[512];
-    json_t *record;
-    if (format != DT_PROMPT_JSONL) return add_text(ps, at, text, nbytes, r);
-    DT_TRY(dt_json_parse(&record, where(at, head, sizeof head), text, nbytes,
-                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
-    return add_record(ps, at, record, r);
-}
-
 static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     json_t *list;
@@ -341,26 +330,18 @@ static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, si
     return err;
 }
 
-static bool is_blank(const char *text, size_t nbytes)
-{
-    for (size_t i = 0; i < nbytes; i++)
-        if (!strchr(" \t\r\n", text[i]) || !text[i]) return false;
-    return true;
-}
+static bool is_blank(char c) { return c && strchr(" \t\r\n", c); }
 
-static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
-                          dt_prompt_reader *r)
+/* A prompt per line; empty lines are skipped. */
+static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
-    int64_t line = 0;
-    for (size_t i = 0; i < nbytes; i++) {
+    location at = {.name = name};
+    for (size_t i = 0, next; i < nbytes; i = next + 1) {
         const char *newline = memchr(text + i, '\n', nbytes - i);
-        size_t len = newline ? (size_t)(newline - text) - i : nbytes - i;
-        const size_t next = i + len;
-        if (len > 0 && text[i + len - 1] == '\r') len--;
-        line++;
-        const bool skip = format == DT_PROMPT_JSONL ? is_blank(text + i, len) : len == 0;
-        if (!skip) DT_TRY(add_line(p, &(location){.name = name, .line = line}, text + i, len, format, r));
-        i = next;
+        next = newline ? (size_t)(newline - text) : nbytes;
+        const size_t len = next - i - (next > i && text[next - 1] == '\r');
+        at.line++;
+        if (len > 0) DT_TRY(add_text(p, &at, text + i, len, r));
     }
     return DT_OK;
 }
@@ -378,18 +359,22 @@ static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_l
     return nbytes;
 }
 
-/* Consecutive records that span several lines. */
-static dt_err parse_printed(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
+/* Consecutive records, each in one or several lines. */
+static dt_err parse_records(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
+    char head[512];
     int64_t line = 1;
     for (size_t i = 0; i < nbytes;) {
         const location at = {.name = name, .line = line};
-        if (is_blank(text + i, 1)) {
+        if (is_blank(text[i])) {
             line += text[i++] == '\n';
             continue;
         }
+        json_t *record;
         const size_t end = record_end(text, i, nbytes, &line);
-        DT_TRY(add_line(p, &at, text + i, end - i, DT_PROMPT_JSONL, r));
+        DT_TRY(dt_json_parse(&record, where(&at, head, sizeof head), text + i, end - i,
+                             DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+        DT_TRY(add_record(p, &at, record, r));
         i = end;
     }
     return DT_OK;
@@ -402,18 +387,15 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
     if (format == DT_PROMPT_WHOLE) return add_text(p, &(location){.name = name}, text, nbytes, r);
     if (nbytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, nbytes -= 3;
     size_t first = 0;
-    while (first < nbytes && is_blank(text + first, 1)) first++;
-    if (format == DT_PROMPT_JSONL && first < nbytes && text[first] == '[')
-        DT_TRY(parse_array(p, name, text, nbytes, r));
-    else if (format == DT_PROMPT_JSONL && first < nbytes && text[first] != '{')
-        return dt_fail(DT_ERR_DATA,
-                       "%s: expected JSON lines, found text; for one prompt per line, use dtrain-generate MODEL - < "
-                       "%s; for one prompt, use --prompt \"$(cat %s)\"",
-                       name, name, name);
-    else if (format == DT_PROMPT_JSONL && dt_json_is_printed(text + first, text + nbytes))
-        DT_TRY(parse_printed(p, name, text, nbytes, r));
-    else
-        DT_TRY(parse_lines(p, name, text, nbytes, format, r));
+    while (first < nbytes && is_blank(text[first])) first++;
+    const bool records = format == DT_PROMPT_JSONL, array = first < nbytes && text[first] == '[';
+    DT_CHECK(!records || array || first == nbytes || text[first] == '{', DT_ERR_DATA,
+             "%s: expected JSON lines, found text; for one prompt per line, use dtrain-generate MODEL - < "
+             "%s; for one prompt, use --prompt \"$(cat %s)\"",
+             name, name, name);
+    DT_TRY(!records ? parse_lines(p, name, text, nbytes, r)
+           : array  ? parse_array(p, name, text, nbytes, r)
+                    : parse_records(p, name, text, nbytes, r));
     DT_CHECK(p->n > 0, DT_ERR_DATA, "%s: expected prompts, found none", name);
     return DT_OK;
 }
