@@ -383,13 +383,12 @@ static int32_t rule_of(const json_t *how, const char *key)
 /* The lists: [64] each. */
 static dt_token_rules rules_of(const json_t *how, int32_t *suppress, int32_t *begin)
 {
-    return (dt_token_rules){.min_new_tokens = rule_of(how, "min_new_tokens"),
-                            .min_length = rule_of(how, "min_length"),
-                            .no_repeat_ngram_size = rule_of(how, "no_repeat_ngram_size"),
-                            .suppress = suppress,
-                            .n_suppress = take_ids(json_object_get(how, "suppress_tokens"), suppress),
-                            .begin_suppress = begin,
-                            .n_begin_suppress = take_ids(json_object_get(how, "begin_suppress_tokens"), begin)};
+    return (dt_token_rules){
+        .min_new_tokens = rule_of(how, "min_new_tokens"),
+        .min_length = rule_of(how, "min_length"),
+        .no_repeat_ngram_size = rule_of(how, "no_repeat_ngram_size"),
+        .suppress = {suppress, (size_t)take_ids(json_object_get(how, "suppress_tokens"), suppress)},
+        .begin_suppress = {begin, (size_t)take_ids(json_object_get(how, "begin_suppress_tokens"), begin)}};
 }
 
 /* Scores: a log-probability is a difference of floats near 4. Sums of at most 64 products in another order, a few

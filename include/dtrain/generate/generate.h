@@ -170,9 +170,8 @@ typedef struct dt_token_rules {
     /* no end token among the first min_new_tokens, nor among the first min_length of prompt and new tokens together; 0:
      * no minimum */
     int32_t min_new_tokens, min_length;
-    int32_t no_repeat_ngram_size;             /* no n consecutive tokens occur twice, including the prompt; 0: off */
-    const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: only for the first new token */
-    int32_t n_suppress, n_begin_suppress;
+    int32_t no_repeat_ngram_size;    /* no n consecutive tokens occur twice, including the prompt; 0: off */
+    dt_ids suppress, begin_suppress; /* borrowed; begin_suppress: only for the first new token */
 } dt_token_rules;
 
 /** Sequences that arrive while others run, each with its own choice of tokens. on_pass updates the fields, and gives

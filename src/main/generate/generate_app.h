@@ -33,9 +33,8 @@ typedef struct options {
     } given;
     dt_beam_options beams;
     int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
-    int64_t max_length; /* limit for prompt and new tokens from generation_config.json; 0: no limit */
-    int64_t min_new_tokens, min_length, no_repeat_ngram_size;
-    dt_ids suppress, begin_suppress;
+    int64_t max_length;   /* limit for prompt and new tokens from generation_config.json; 0: no limit */
+    dt_token_rules rules; /* with ids of its own */
     const char *stop[DT_MAX_STOPS];
     int n_stop;
     bool chat, no_think;
@@ -114,7 +113,6 @@ void generate_print_settings(const app *a);
 /* settings.c */
 /** Apply settings of generation_config.json that the command line does not set. speaks: warn about ignored ones. */
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
-dt_token_rules generate_rules(const options *o);
 
 /* sequences.c: builds sequences from prompts, assigns them to ranks, and gathers results on all ranks */
 dt_err generate_make_sequences(app *a);

@@ -13,7 +13,7 @@ enum { EVENT, TOKEN, LOGP, FINISH, TOP };
 
 static size_t width(int32_t n_top) { return TOP + 2 * (size_t)n_top; }
 
-/* What rank 0 sends about a sequence, of which it has the numbers, not the addresses. ids follow a start. */
+/* What rank 0 sends about a sequence; addresses are NULL. ids follow a start. */
 typedef struct note {
     int32_t live, owner; /* owner -1: the sequence ends */
     uint64_t n_pixels;
