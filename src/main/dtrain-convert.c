@@ -260,7 +260,6 @@ static dt_err choose_dtype(app *a)
     a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     /* fp32, because adapters are added before rounding, and the mean of rows is taken before rounding */
     if (a->frozen.lora.r > 0 || (a->opt.add_tokens && stored != DT_ST_BF16)) a->kept = DT_F32;
-    if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     return DT_OK;
 }
 
