@@ -74,7 +74,8 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
                           .move = fake_move,
                           .prompt_slot = MAX_SEQ};
     const dt_beam_options how = {.n_beams = 2, .n_return = 1, .length_penalty = 1};
-    const dt_generate_options opt = {.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+    const dt_generate_options opt = {.beams = beams ? how : (dt_beam_options){0},
+                                     .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
                                      .eos = eos,
                                      .n_eos = 1,
                                      .vocab_size = VOCAB,
@@ -83,8 +84,7 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
                                      .max_tok = 4,
                                      .lockstep = comm,
                                      .ledger = &ledger};
-    return beams ? dt_beam_search(&d, w->mine, w->n_mine, &how, &opt, &stats)
-                 : dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
+    return dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
 }
 
 TEST(unequal_ranks_run_equally_many_passes)

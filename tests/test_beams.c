@@ -108,7 +108,8 @@ static void make_search(search *w, const dt_beam_options *how, int n_vocab, cons
                                    .vocab_size = n_vocab,
                                    .n_slots = groups * how->n_beams,
                                    .n_prompts = groups,
-                                   .max_tok = groups * how->n_beams + 3};
+                                   .max_tok = groups * how->n_beams + 3,
+                                   .beams = *how};
     w->seqs = calloc((size_t)n, sizeof *w->seqs);
     w->list = calloc((size_t)n, sizeof(dt_sequence *));
     w->ids = calloc((size_t)n * MAX_LEN, sizeof *w->ids);
@@ -133,7 +134,7 @@ static void run_search(search *w, fake *f, dt_ledger *ledger)
     const dt_decoder d = {f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS, NULL};
     dt_generate_stats stats;
     w->opt.ledger = ledger;
-    assert_int_equal(dt_beam_search(&d, w->list, N_PROMPTS, &w->how, &w->opt, &stats), DT_OK);
+    assert_int_equal(dt_generate(&d, w->list, N_PROMPTS * w->how.n_return, &w->opt, &stats), DT_OK);
     assert_int_equal(f->n_bad, 0);
     assert_int_equal(atomic_load(&ledger->total_now), 0);
     int32_t n_prompt_tok = 0; /* of each prompt once */
@@ -332,7 +333,7 @@ TEST(a_prompt_without_room_and_wrong_numbers)
     fake f = {.n_vocab = 6, .n_levels = 100};
     dt_ledger ledger = {0};
     search w;
-    dt_beam_options how = {.n_beams = 2, .n_return = 2, .length_penalty = 1};
+    const dt_beam_options how = {.n_beams = 2, .n_return = 2, .length_penalty = 1};
     make_search(&w, &how, f.n_vocab, NULL, 0, 1, 3);
     w.seqs[2].max_ids = w.seqs[3].max_ids = w.seqs[2].n_prompt;
     run_search(&w, &f, &ledger);
@@ -341,8 +342,8 @@ TEST(a_prompt_without_room_and_wrong_numbers)
     assert_int_equal(w.seqs[4].n_ids, w.seqs[4].max_ids);
     const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS, NULL};
     dt_generate_stats stats;
-    how.n_return = 3;
-    assert_fails(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE, "");
+    w.opt.beams.n_return = 3;
+    assert_fails(dt_generate(&d, w.list, 0, &w.opt, &stats), DT_ERR_ARG, "");
     free_search(&w);
 }
 
@@ -382,13 +383,12 @@ static int32_t rule_of(const json_t *how, const char *key)
 /* The lists: [64] each. */
 static dt_token_rules rules_of(const json_t *how, int32_t *suppress, int32_t *begin)
 {
-    return (dt_token_rules){.min_new_tokens = rule_of(how, "min_new_tokens"),
-                            .min_length = rule_of(how, "min_length"),
-                            .no_repeat_ngram_size = rule_of(how, "no_repeat_ngram_size"),
-                            .suppress = suppress,
-                            .n_suppress = take_ids(json_object_get(how, "suppress_tokens"), suppress),
-                            .begin_suppress = begin,
-                            .n_begin_suppress = take_ids(json_object_get(how, "begin_suppress_tokens"), begin)};
+    return (dt_token_rules){
+        .min_new_tokens = rule_of(how, "min_new_tokens"),
+        .min_length = rule_of(how, "min_length"),
+        .no_repeat_ngram_size = rule_of(how, "no_repeat_ngram_size"),
+        .suppress = {suppress, (size_t)take_ids(json_object_get(how, "suppress_tokens"), suppress)},
+        .begin_suppress = {begin, (size_t)take_ids(json_object_get(how, "begin_suppress_tokens"), begin)}};
 }
 
 /* Scores: a log-probability is a difference of floats near 4. Sums of at most 64 products in another order, a few
@@ -421,9 +421,8 @@ static void check_search(ref_model *r, const json_t *fixture, const json_t *how,
     const dt_decoder d = dt_decoder_of_model(r->model);
     const int n_prompts = (int)json_array_size(found);
     fill_prompts(fixture, "max_new_tokens", bo.n_return, seqs, list, ids);
-    assert_int_equal(bo.n_beams > 1 ? dt_beam_search(&d, list, n_prompts, &bo, &opt, &stats)
-                                    : dt_generate(&d, list, n_prompts, &opt, &stats),
-                     DT_OK);
+    if (bo.n_beams > 1) opt.beams = bo;
+    assert_int_equal(dt_generate(&d, list, n_prompts * bo.n_return, &opt, &stats), DT_OK);
     for (size_t p = 0; p < json_array_size(found); p++)
         for (int k = 0; k < bo.n_return; k++) {
             const json_t *want = json_array_get(json_array_get(found, p), (size_t)k);

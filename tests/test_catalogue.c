@@ -415,11 +415,11 @@ TEST(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does)
     open_fixture(x);
     x->opt.ledger = &ledger;
     for (int n_beams = 1; n_beams <= 11; n_beams++) {
-        const dt_beam_options how = {.n_beams = n_beams, .n_return = n_beams};
+        x->opt.beams = (dt_beam_options){.n_beams = n_beams, .n_return = n_beams};
         x->opt.n_slots = 2 * n_beams, x->opt.max_tok = 2 * n_beams + 1;
-        assert_int_equal(dt_beam_top(&how, &x->opt), 2 * n_beams);
+        assert_int_equal(dt_beam_top(&x->opt), 2 * n_beams);
         make_search(&w, n_beams, dt_trie_depth(x->trie));
-        assert_int_equal(dt_beam_search(&x->decoder, w.list, 3, &how, &x->opt, &stats), DT_OK);
+        assert_int_equal(dt_generate(&x->decoder, w.list, 3 * n_beams, &x->opt, &stats), DT_OK);
         assert_int_equal(atomic_load(&ledger.total_now), 0);
         for (int p = 0; p < 3; p++) {
             answer all[N_LEAVES + 1];
@@ -445,8 +445,8 @@ TEST(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none)
     open_fixture(x);
     x->opt.n_slots = N_LEAVES, x->opt.max_tok = N_LEAVES;
     make_search(&w, N_LEAVES, dt_trie_depth(x->trie) - 1);
-    const dt_beam_options how = {.n_beams = N_LEAVES, .n_return = N_LEAVES};
-    assert_int_equal(dt_beam_search(&x->decoder, w.list, 3, &how, &x->opt, &stats), DT_OK);
+    x->opt.beams = (dt_beam_options){.n_beams = N_LEAVES, .n_return = N_LEAVES};
+    assert_int_equal(dt_generate(&x->decoder, w.list, 3 * N_LEAVES, &x->opt, &stats), DT_OK);
     for (int i = 0; i < 3 * N_LEAVES; i++) {
         const bool found = w.seqs[i].finish == DT_FINISH_EOS;
         assert_true(found || w.seqs[i].finish == DT_FINISH_MISSING);

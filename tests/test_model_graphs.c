@@ -243,14 +243,13 @@ TEST(beams_are_the_same_with_graphs)
         for (int graphs = 0; graphs < 2; graphs++) {
             ref_model r;
             dt_generate_stats stats;
-            const dt_beam_options how = {.n_beams = 3, .n_return = 1, .length_penalty = 1};
             open_model(&r, CONFIGS[1], DT_F32, graphs);
             const dt_decoder d = dt_decoder_of_model(r.model);
             dt_generate_options opt = options(&r, way);
             opt.n_prompts = 1;
+            opt.beams = (dt_beam_options){.n_beams = 3, .n_return = 1, .length_penalty = 1};
             make_texts(&found[graphs]);
-            if (dt_beam_search(&d, found[graphs].list, N_SEQS, &how, &opt, &stats) != DT_OK)
-                fail_msg("%s", dt_error_message());
+            if (dt_generate(&d, found[graphs].list, N_SEQS, &opt, &stats) != DT_OK) fail_msg("%s", dt_error_message());
             ref_model_close(&r);
         }
         assert_true(same_texts(&found[0], &found[1]));

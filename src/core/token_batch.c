@@ -108,6 +108,28 @@ void dt_batch_free(dt_batch *b, dt_ledger *ledger)
     *b = (dt_batch){0};
 }
 
+void dt_batch_clear(dt_batch *b)
+{
+    b->n_tok = b->n_seq = 0;
+    b->n_samples = 0;
+    b->seq_start[0] = 0;
+}
+
+void dt_batch_append(dt_batch *b, const int32_t *ids, int32_t n, int32_t n_context)
+{
+    for (int32_t i = 0; i < n; i++, b->n_tok++) {
+        const bool predicts = i + 1 >= n_context;
+        b->token[b->n_tok] = ids[i];
+        b->target[b->n_tok] = predicts ? ids[i + 1] : -1;
+        b->weight[b->n_tok] = predicts;
+        b->pos[b->n_tok] = i;
+        b->token_key[b->n_tok] = 0;
+    }
+    b->full_len[b->n_seq++] = 0;
+    b->seq_start[b->n_seq] = b->n_tok;
+    b->n_samples = b->n_seq;
+}
+
 /* One stable counting sort by the digit at `shift`; from NULL is the identity. */
 static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int32_t *from, int32_t *to)
 {

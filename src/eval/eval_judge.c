@@ -129,7 +129,7 @@ static bool add_sequence(eval_judge *j)
     dt_batch *m = &j->batch;
     const int32_t n = (int32_t)dt_min_size(j->ids.n, (size_t)limits_of(j)->max_pos);
     if (m->n_seq == m->max_seq || m->n_tok + n > m->max_tok) return false;
-    eval_add_sequence(m, j->ids.id + j->ids.n - n, n, n + 1);
+    dt_batch_append(m, j->ids.id + j->ids.n - n, n, n + 1);
     return true;
 }
 
@@ -137,13 +137,11 @@ static dt_err fill(dt_evals *e, const eval_bench *b, int64_t *next, int64_t end)
 {
     dt_batch *m = &e->judge->batch;
     bool fits = true;
-    m->n_tok = m->n_seq = 0;
-    m->seq_start[0] = 0;
+    dt_batch_clear(m);
     for (; *next < end && fits; *next += fits) {
         DT_TRY(encode(e, b, *next));
         fits = add_sequence(e->judge);
     }
-    m->n_samples = m->n_seq;
     dt_batch_finish(m);
     return DT_OK;
 }

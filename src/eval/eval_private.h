@@ -232,8 +232,6 @@ struct dt_evals {
 dt_err eval_make_requests(dt_evals *e, eval_bench *b, const dt_config *cfg);
 /** Divide all requests into micro-batches. */
 dt_err eval_make_batches(dt_evals *e);
-/** Append a sequence of n tokens, of which those from number n_context on are targets. */
-void eval_add_sequence(dt_batch *m, const int32_t *ids, int32_t n, int32_t n_context);
 /** Fill e->micro with a micro-batch; -1: an empty one. */
 void eval_fill_batch(dt_evals *e, int64_t batch);
 

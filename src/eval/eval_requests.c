@@ -176,30 +176,14 @@ dt_err eval_make_batches(dt_evals *e)
     return DT_OK;
 }
 
-void eval_add_sequence(dt_batch *m, const int32_t *ids, int32_t n, int32_t n_context)
-{
-    for (int32_t i = 0; i < n; i++, m->n_tok++) {
-        const bool predicts = i + 1 >= n_context;
-        m->token[m->n_tok] = ids[i];
-        m->target[m->n_tok] = predicts ? ids[i + 1] : -1;
-        m->weight[m->n_tok] = predicts;
-        m->pos[m->n_tok] = i;
-        m->token_key[m->n_tok] = 0; /* no dropout */
-    }
-    m->full_len[m->n_seq++] = 0;
-    m->seq_start[m->n_seq] = m->n_tok;
-}
-
 void eval_fill_batch(dt_evals *e, int64_t batch)
 {
     dt_batch *m = &e->micro;
-    m->n_tok = m->n_seq = 0;
-    m->seq_start[0] = 0;
+    dt_batch_clear(m);
     if (batch >= 0 && batch < e->n_batches) {
         const struct eval_batch *x = &e->batch[batch];
         const eval_request *r = e->bench[x->bench].request + x->first;
-        for (int i = 0; i < x->n; i++) eval_add_sequence(m, e->ids.id + r[i].at, n_read(&r[i]), r[i].n_context);
+        for (int i = 0; i < x->n; i++) dt_batch_append(m, e->ids.id + r[i].at, n_read(&r[i]), r[i].n_context);
     }
-    m->n_samples = m->n_seq;
     dt_batch_finish(m);
 }

@@ -5,12 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool is_end_of_text(const dt_generate_options *opt, int32_t token)
+static bool is_end_of_text(const dt_generate_options *opt, int32_t token)
 {
     if (opt->constraint) return token == opt->constraint->end;
     for (int i = 0; i < opt->n_eos; i++)
         if (opt->eos[i] == token) return true;
     return false;
+}
+
+dt_finish decode_loop_ending(const dt_generate_options *opt, const int32_t *ids, int32_t n_prompt, int32_t n_ids,
+                             int32_t max_ids)
+{
+    if (is_end_of_text(opt, ids[n_ids - 1])) return DT_FINISH_EOS;
+    if (opt->is_complete && opt->is_complete(opt->ctx, ids, n_prompt, n_ids)) return DT_FINISH_STOP;
+    return n_ids == max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
 }
 
 static int32_t n_slots(const decode_loop *p) { return p->opt->n_slots + p->opt->n_prompts; }

@@ -57,7 +57,9 @@ size_t decode_loop_nbytes(const dt_generate_options *opt);
 int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n);
 /** DT_ERR_ARG unless a prompt has as many placeholders as its images need. */
 dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q);
-bool is_end_of_text(const dt_generate_options *opt, int32_t token);
+/** Why the last of n_ids tokens ends a sequence; NONE: it continues. */
+dt_finish decode_loop_ending(const dt_generate_options *opt, const int32_t *ids, int32_t n_prompt, int32_t n_ids,
+                             int32_t max_ids);
 /** Does a text grow beyond recompute_at between n_before and n_now tokens? */
 bool decode_loop_outgrows(const dt_generate_options *opt, int32_t n_before, int32_t n_now);
 

@@ -19,8 +19,6 @@ void feed_lay_out(dt_generator *g, const dt_generate_options *opt, void *block, 
     g->target_top_logp = dt_carve(block, used, opt->max_tok * k, sizeof *g->target_top_logp);
 }
 
-static dt_sequence *in_slot(const dt_generator *g, int32_t slot) { return g->seq_of[slot] < 0 ? NULL : g->fed[slot]; }
-
 void feed_release(dt_generator *g)
 {
     for (int32_t slot = 0; slot < g->opt.n_slots; slot++) {

@@ -1,4 +1,5 @@
-/* generate.c - generation with sampling on the device. When a sequence ends, the next one takes its slot. */
+/* generate.c - generators, and generation with sampling on the device. When a sequence ends, the next one takes its
+ * slot. */
 #include "generator.h"
 #include "rules.h"
 
@@ -150,12 +151,6 @@ static dt_err take_next(dt_generator *g, int32_t slot)
     return DT_OK;
 }
 
-/* The sequence of a slot; NULL: none. */
-static dt_sequence *in_slot(const dt_generator *g, int32_t slot)
-{
-    return g->seq_of[slot] < 0 ? NULL : g->seqs[g->seq_of[slot]];
-}
-
 /* A sequence that waits for its prompt or has waited for on_wait. */
 static dt_err wake(dt_generator *g, int32_t slot)
 {
@@ -206,14 +201,6 @@ static dt_err admit(void *self, bool *work, bool *waits)
 
 /* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
-/* Ids outside the vocabulary cannot occur again. */
-static void mark_seen(const dt_generate_options *opt, const dt_sequence *q, uint32_t *seen)
-{
-    memset(seen, 0, (size_t)rules_ld(opt) * sizeof *seen);
-    for (int32_t i = 0; i < q->n_ids; i++)
-        if (q->ids[i] >= 0 && q->ids[i] < opt->vocab_size) seen[q->ids[i] / 32] |= 1u << q->ids[i] % 32;
-}
-
 /* Sample a token for each sequence of the pass; those of incomplete prompts are discarded. */
 static dt_err draw_tokens(void *self)
 {
@@ -230,7 +217,7 @@ static dt_err draw_tokens(void *self)
         const dt_sequence *q = g->seqs[g->seq_of[k]];
         const uint64_t seed = opt->feed ? q->seed : opt->sampling.seed;
         g->uniform[row] = dt_sampler_uniform(seed, q->number, (uint64_t)q->n_ids);
-        if (g->seen) mark_seen(opt, q, g->seen + row * rules_ld(opt));
+        if (g->seen) rules_mark_seen(opt, q->ids, q->n_ids, g->seen + row * rules_ld(opt));
         if (g->allowed && !rules_allow(opt, q->ids, q->n_prompt, q->n_ids, g->allowed + row * rules_ld(opt)))
             g->nothing_left[row] = true;
         if (only) only->allowed(only->self, g->state[k], &g->list_start[row], &g->list_len[row]);
@@ -269,7 +256,7 @@ static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
     }
     q->ids[q->n_ids++] = token;
     g->loop.stats->n_new_tok++;
-    q->finish = is_end_of_text(opt, token) ? DT_FINISH_EOS : q->n_ids == q->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
+    q->finish = decode_loop_ending(opt, q->ids, q->n_prompt, q->n_ids, q->max_ids);
     return opt->on_token ? opt->on_token(opt->ctx, q) : DT_OK;
 }
 
@@ -301,44 +288,49 @@ static dt_err append_tokens(void *self)
 
 static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt)
 {
+    const int n_beams = opt->beams.n_beams, each = n_beams ? opt->beams.n_return : 1;
     for (int i = 0; i < n_seqs; i++) {
         DT_EXPECT(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
                   seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
                   (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)));
-        DT_TRY(decode_loop_check(opt, seqs[i]));
+        DT_EXPECT(n_beams == 0 || seqs[i]->max_ids <= opt->max_len);
+        if (i % each == 0) DT_TRY(decode_loop_check(opt, seqs[i]));
     }
     return DT_OK;
 }
 
 static size_t lay_out(dt_generator *g, const dt_generate_options *opt, void *block)
 {
-    const int64_t n = opt->n_slots, ld = rules_ld(opt);
+    const bool beams = opt->beams.n_beams > 0;
+    const int64_t n = opt->n_slots, ld = rules_ld(opt), n_tok = beams ? n * beams_n_lists(opt) * dt_beam_top(opt) : n;
     size_t used = 0;
-    g->uniform = dt_carve(block, &used, n, sizeof *g->uniform);
-    if (opt->logp) g->logp = dt_carve(block, &used, n, sizeof *g->logp);
-    g->token = dt_carve(block, &used, n, sizeof *g->token);
-    g->state = dt_carve(block, &used, n, sizeof *g->state);
+    if (opt->logp || beams) g->logp = dt_carve(block, &used, n_tok, sizeof *g->logp);
+    g->token = dt_carve(block, &used, n_tok, sizeof *g->token);
     g->list_start = dt_carve(block, &used, n, sizeof *g->list_start);
     g->list_len = dt_carve(block, &used, n, sizeof *g->list_len);
+    if (!beams) g->uniform = dt_carve(block, &used, n, sizeof *g->uniform);
+    if (!beams) g->state = dt_carve(block, &used, n, sizeof *g->state);
     if (opt->feed) feed_lay_out(g, opt, block, &used);
     if (opt->sampling.repetition_penalty != 1) g->seen = dt_carve(block, &used, n * ld, sizeof *g->seen);
     if (!rules_forbid(opt)) return used;
     g->allowed = dt_carve(block, &used, n * ld, sizeof *g->allowed);
-    g->nothing_left = dt_carve(block, &used, n, sizeof *g->nothing_left);
+    if (!beams) g->nothing_left = dt_carve(block, &used, n, sizeof *g->nothing_left);
     return used;
 }
 
 static size_t draws_nbytes(const dt_generate_options *opt) { return lay_out(&(dt_generator){0}, opt, NULL); }
+static size_t own_nbytes(const dt_generate_options *opt) { return draws_nbytes(opt) + beams_nbytes(opt); }
 
-size_t dt_generator_nbytes(const dt_generate_options *opt) { return decode_loop_nbytes(opt) + draws_nbytes(opt); }
+size_t dt_generator_nbytes(const dt_generate_options *opt) { return decode_loop_nbytes(opt) + own_nbytes(opt); }
 
 static dt_err open_parts(dt_generator *g)
 {
     const dt_generate_options *opt = &g->opt;
     const int32_t n = opt->n_slots;
-    DT_EXPECT(opt->recompute_at == 0 || opt->n_prompts == 0);
+    const bool beams = opt->beams.n_beams > 0;
+    DT_EXPECT(opt->recompute_at == 0 || opt->n_prompts == 0 || beams);
     DT_EXPECT(!opt->feed || (opt->on_token && !opt->lockstep && !opt->constraint && opt->n_prompts == 0));
-    DT_TRY(dt_sampling_check(&opt->sampling));
+    if (!beams) DT_TRY(dt_sampling_check(&opt->sampling));
     DT_TRY(decode_loop_open(&g->loop, &g->decoder, opt, NULL));
     g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
     g->prompt_of = malloc((size_t)n * sizeof *g->prompt_of);
@@ -346,8 +338,8 @@ static dt_err open_parts(dt_generator *g)
     g->draws = calloc(1, draws_nbytes(opt));
     DT_CHECK(g->seq_of && g->prompt_of && g->prompt_number && g->draws, DT_ERR_MEMORY, "out of memory for %d slots", n);
     lay_out(g, opt, g->draws);
-    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, draws_nbytes(opt));
-    return DT_OK;
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, own_nbytes(opt));
+    return beams ? beams_open(g) : DT_OK;
 }
 
 dt_err dt_generator_open(dt_generator **out, const dt_decoder *d, const dt_generate_options *opt)
@@ -369,7 +361,8 @@ dt_err dt_generator_open(dt_generator **out, const dt_decoder *d, const dt_gener
 void dt_generator_close(dt_generator *g)
 {
     if (!g) return;
-    if (g->uniform) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, draws_nbytes(&g->opt));
+    if (g->token) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, own_nbytes(&g->opt));
+    if (g->opt.beams.n_beams > 0) beams_close(g);
     decode_loop_close(&g->loop);
     free(g->draws);
     free(g->prompt_of);
@@ -392,7 +385,8 @@ static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const d
     for (int32_t k = 0; k < opt->n_slots; k++) g->seq_of[k] = -1;
     memset(g->prompt_number, 0, (size_t)opt->n_prompts * sizeof *g->prompt_number);
     memset(g->loop.slots, 0, (size_t)(opt->n_slots + opt->n_prompts) * sizeof *g->loop.slots);
-    const decode_user user = {g, admit, draw_tokens, append_tokens};
+    const decode_user user =
+        opt->beams.n_beams > 0 ? beams_begin(g) : (decode_user){g, admit, draw_tokens, append_tokens};
     err = decode_loop_run(&g->loop, &user);
     stats->seconds = dt_now_s() - start;
     return err;
@@ -407,8 +401,11 @@ dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, co
                    dt_generate_stats *stats)
 {
     dt_generator *g = NULL;
-    const dt_err opened = dt_generator_open(&g, d, opt);
-    const dt_err err = run(g, seqs, n_seqs, opt, opened, stats);
+    dt_generate_options own = *opt;
+    for (int i = 0; i < n_seqs; i++)
+        if (seqs[i]->max_ids > own.max_len) own.max_len = seqs[i]->max_ids;
+    const dt_err opened = dt_generator_open(&g, d, &own);
+    const dt_err err = run(g, seqs, n_seqs, &own, opened, stats);
     dt_generator_close(g);
     return err;
 }

@@ -1,5 +1,5 @@
 /* prompts.c - convert texts and JSON records to token ids. */
-#include "prompt_images.h"
+#include "dtrain/generate/generate.h"
 #include "dtrain/io/json.h"
 
 #include <inttypes.h>
@@ -235,10 +235,48 @@ static dt_err from_answer(dt_prompt *p, const location *at, const json_t *record
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
+/* Prepend placeholders for the prompt's images to a text of *nbytes bytes, unless the text contains placeholders.
+ * *with: malloc'ed, and *nbytes its length; NULL: unchanged. */
+static dt_err add_placeholders(const dt_prompt *p, const dt_prompt_reader *r, const char *text, size_t *nbytes,
+                               char **with)
+{
+    *with = NULL;
+    if (!r->image_text || memmem(text, *nbytes, r->image_text, strlen(r->image_text))) return DT_OK;
+    if (r->image_alias) *with = dt_text_without_alias(r->image_alias, r->image_text, text, nbytes);
+    if (*with || p->images.n == 0) return DT_OK; /* without images, expand refuses placeholders */
+    *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
+    DT_CHECK(*with, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
+    return DT_OK;
+}
+
+static dt_err count_cells(dt_prompt *p, const dt_prompt_reader *r)
+{
+    if (!r->n_cells || p->images.n == 0) return DT_OK;
+    p->n_cells = calloc((size_t)p->images.n, sizeof *p->n_cells);
+    DT_CHECK(p->n_cells, DT_ERR_MEMORY, "out of memory for %d images", p->images.n);
+    for (int i = 0; i < p->images.n; i++) DT_TRY(r->n_cells(r->ctx, p, i, &p->n_cells[i]));
+    return DT_OK;
+}
+
+/* Expand placeholders to one run per image. given: the prompt was given as ids, possibly with complete runs. */
+static dt_err expand(dt_prompt *p, const dt_prompt_reader *r, bool given)
+{
+    size_t found = 0, whole = 0;
+    if (r->n_image_tokens == 0) return DT_OK;
+    DT_TRY(count_cells(p, r));
+    for (int i = 0; i < p->images.n; i++) whole += (size_t)r->n_image_tokens * (size_t)(p->n_cells ? p->n_cells[i] : 1);
+    for (size_t i = 0; i < p->ids.n; i++) found += p->ids.id[i] == r->image_token;
+    if (given && found == whole) return DT_OK;
+    dt_placeholder_words words;
+    DT_CHECK(found == (size_t)p->images.n, DT_ERR_DATA, "%s",
+             dt_say_placeholders(&words, r->image_text, (int64_t)found, "the prompt", p->images.n));
+    return dt_expand_placeholders(r->image_token, r->n_image_tokens, p->n_cells, p->images.n, &p->ids, NULL, 0);
+}
+
 static dt_err from_text(dt_prompt *p, const location *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     char *with;
-    DT_TRY(prompt_image_text(p, r, text, &nbytes, &with));
+    DT_TRY(add_placeholders(p, r, text, &nbytes, &with));
     const dt_err err = encode(&p->ids, at, with ? with : text, nbytes, r);
     free(with);
     return err;
@@ -291,9 +329,9 @@ static dt_err add_text(dt_prompts *ps, const location *at, const char *text, siz
 {
     DT_TRY(add_room(ps));
     dt_prompt *p = &ps->prompt[ps->n - 1];
-    DT_TRY(prompt_add_given(p, r));
+    for (int i = 0; i < r->n_images; i++) DT_TRY(dt_image_names_add(&p->images, r->image[i]));
     DT_TRY(from_text(p, at, text, nbytes, r));
-    DT_TRY(add_location(at, prompt_expand(p, r, !r->encoder)));
+    DT_TRY(add_location(at, expand(p, r, !r->encoder)));
     return check_ids(p, at, r->vocab_size);
 }
 
@@ -314,19 +352,8 @@ static dt_err add_record(dt_prompts *ps, const location *at, json_t *record, dt_
              "%s: %s: the record has an image, but the model does not accept images", where(at, head, sizeof head),
              dt_image_key(record));
     DT_TRY(from_record(p, at, record, r));
-    DT_TRY(add_location(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
+    DT_TRY(add_location(at, expand(p, r, json_is_array(json_object_get(record, "ids")))));
     return check_ids(p, at, r->vocab_size);
-}
-
-static dt_err add_line(dt_prompts *ps, const location *at, const char *text, size_t nbytes, dt_prompt_format format,
-                       dt_prompt_reader *r)
-{
-    char head[512];
-    json_t *record;
-    if (format != DT_PROMPT_JSONL) return add_text(ps, at, text, nbytes, r);
-    DT_TRY(dt_json_parse(&record, where(at, head, sizeof head), text, nbytes,
-                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
-    return add_record(ps, at, record, r);
 }
 
 static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
@@ -341,26 +368,18 @@ static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, si
     return err;
 }
 
-static bool is_blank(const char *text, size_t nbytes)
-{
-    for (size_t i = 0; i < nbytes; i++)
-        if (!strchr(" \t\r\n", text[i]) || !text[i]) return false;
-    return true;
-}
+static bool is_blank(char c) { return c && strchr(" \t\r\n", c); }
 
-static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
-                          dt_prompt_reader *r)
+/* A prompt per line; empty lines are skipped. */
+static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
-    int64_t line = 0;
-    for (size_t i = 0; i < nbytes; i++) {
+    location at = {.name = name};
+    for (size_t i = 0, next; i < nbytes; i = next + 1) {
         const char *newline = memchr(text + i, '\n', nbytes - i);
-        size_t len = newline ? (size_t)(newline - text) - i : nbytes - i;
-        const size_t next = i + len;
-        if (len > 0 && text[i + len - 1] == '\r') len--;
-        line++;
-        const bool skip = format == DT_PROMPT_JSONL ? is_blank(text + i, len) : len == 0;
-        if (!skip) DT_TRY(add_line(p, &(location){.name = name, .line = line}, text + i, len, format, r));
-        i = next;
+        next = newline ? (size_t)(newline - text) : nbytes;
+        const size_t len = next - i - (next > i && text[next - 1] == '\r');
+        at.line++;
+        if (len > 0) DT_TRY(add_text(p, &at, text + i, len, r));
     }
     return DT_OK;
 }
@@ -378,18 +397,22 @@ static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_l
     return nbytes;
 }
 
-/* Consecutive records that span several lines. */
-static dt_err parse_printed(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
+/* Consecutive records, each in one or several lines. */
+static dt_err parse_records(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
+    char head[512];
     int64_t line = 1;
     for (size_t i = 0; i < nbytes;) {
         const location at = {.name = name, .line = line};
-        if (is_blank(text + i, 1)) {
+        if (is_blank(text[i])) {
             line += text[i++] == '\n';
             continue;
         }
+        json_t *record;
         const size_t end = record_end(text, i, nbytes, &line);
-        DT_TRY(add_line(p, &at, text + i, end - i, DT_PROMPT_JSONL, r));
+        DT_TRY(dt_json_parse(&record, where(&at, head, sizeof head), text + i, end - i,
+                             DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+        DT_TRY(add_record(p, &at, record, r));
         i = end;
     }
     return DT_OK;
@@ -402,18 +425,15 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
     if (format == DT_PROMPT_WHOLE) return add_text(p, &(location){.name = name}, text, nbytes, r);
     if (nbytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, nbytes -= 3;
     size_t first = 0;
-    while (first < nbytes && is_blank(text + first, 1)) first++;
-    if (format == DT_PROMPT_JSONL && first < nbytes && text[first] == '[')
-        DT_TRY(parse_array(p, name, text, nbytes, r));
-    else if (format == DT_PROMPT_JSONL && first < nbytes && text[first] != '{')
-        return dt_fail(DT_ERR_DATA,
-                       "%s: expected JSON lines, found text; for one prompt per line, use dtrain-generate MODEL - < "
-                       "%s; for one prompt, use --prompt \"$(cat %s)\"",
-                       name, name, name);
-    else if (format == DT_PROMPT_JSONL && dt_json_is_printed(text + first, text + nbytes))
-        DT_TRY(parse_printed(p, name, text, nbytes, r));
-    else
-        DT_TRY(parse_lines(p, name, text, nbytes, format, r));
+    while (first < nbytes && is_blank(text[first])) first++;
+    const bool records = format == DT_PROMPT_JSONL, array = first < nbytes && text[first] == '[';
+    DT_CHECK(!records || array || first == nbytes || text[first] == '{', DT_ERR_DATA,
+             "%s: expected JSON lines, found text; for one prompt per line, use dtrain-generate MODEL - < "
+             "%s; for one prompt, use --prompt \"$(cat %s)\"",
+             name, name, name);
+    DT_TRY(!records ? parse_lines(p, name, text, nbytes, r)
+           : array  ? parse_array(p, name, text, nbytes, r)
+                    : parse_records(p, name, text, nbytes, r));
     DT_CHECK(p->n > 0, DT_ERR_DATA, "%s: expected prompts, found none", name);
     return DT_OK;
 }

@@ -7,14 +7,21 @@ bool rules_forbid(const dt_generate_options *opt)
 {
     const dt_token_rules *r = &opt->rules;
     return !opt->constraint && (r->min_new_tokens > 0 || r->min_length > 0 || r->no_repeat_ngram_size > 0 ||
-                                r->n_suppress > 0 || r->n_begin_suppress > 0);
+                                r->suppress.n > 0 || r->begin_suppress.n > 0);
 }
 
 int64_t rules_ld(const dt_generate_options *opt) { return (opt->vocab_size + 31) / 32; }
 
-static void forbid(const dt_generate_options *opt, const int32_t *ids, int32_t n, uint32_t *allowed)
+void rules_mark_seen(const dt_generate_options *opt, const int32_t *ids, int32_t n_ids, uint32_t *seen)
 {
-    for (int32_t i = 0; i < n; i++)
+    memset(seen, 0, (size_t)rules_ld(opt) * sizeof *seen);
+    for (int32_t i = 0; i < n_ids; i++)
+        if (ids[i] >= 0 && ids[i] < opt->vocab_size) seen[ids[i] / 32] |= 1u << ids[i] % 32;
+}
+
+static void forbid(const dt_generate_options *opt, const int32_t *ids, size_t n, uint32_t *allowed)
+{
+    for (size_t i = 0; i < n; i++)
         if (ids[i] >= 0 && ids[i] < opt->vocab_size) allowed[ids[i] / 32] &= ~(1u << ids[i] % 32);
 }
 
@@ -33,9 +40,10 @@ bool rules_allow(const dt_generate_options *opt, const int32_t *ids, int32_t n_p
     const int64_t n_words = rules_ld(opt);
     memset(allowed, 0xff, (size_t)n_words * sizeof *allowed);
     if (opt->vocab_size % 32) allowed[n_words - 1] = (1u << opt->vocab_size % 32) - 1;
-    forbid(opt, r->suppress, r->n_suppress, allowed);
-    if (n_ids == n_prompt) forbid(opt, r->begin_suppress, r->n_begin_suppress, allowed);
-    if (n_ids - n_prompt < r->min_new_tokens || n_ids < r->min_length) forbid(opt, opt->eos, opt->n_eos, allowed);
+    forbid(opt, r->suppress.id, r->suppress.n, allowed);
+    if (n_ids == n_prompt) forbid(opt, r->begin_suppress.id, r->begin_suppress.n, allowed);
+    if (n_ids - n_prompt < r->min_new_tokens || n_ids < r->min_length)
+        forbid(opt, opt->eos, (size_t)opt->n_eos, allowed);
     if (r->no_repeat_ngram_size > 0) forbid_repeats(opt, ids, n_ids, allowed);
     for (int64_t i = 0; i < n_words; i++)
         if (allowed[i]) return true;

@@ -260,7 +260,6 @@ static dt_err choose_dtype(app *a)
     a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     /* fp32, because adapters are added before rounding, and the mean of rows is taken before rounding */
     if (a->frozen.lora.r > 0 || (a->opt.add_tokens && stored != DT_ST_BF16)) a->kept = DT_F32;
-    if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     return DT_OK;
 }
 
@@ -516,7 +515,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     dt_frozen_model_close(&a->frozen);
     dt_config_free(&a->split);
     dt_new_tokens_free(&a->new_tokens);
@@ -531,5 +530,6 @@ int main(int argc, char **argv)
     tool_start("dtrain-convert");
     const dt_err parsed = parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
+    tool_wait_fairly(argv);
+    return ranks_main(&a.comm, &a.dev, &a, parsed, run, close_all, tool_end);
 }

@@ -194,14 +194,12 @@ static dt_err find_model(app *a)
 static dt_err print_when_finished(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     return s->finish != DT_FINISH_NONE && a->comm.nranks == 1 && !a->reward ? generate_put_finished(a) : DT_OK;
 }
 
 static dt_err stream_token(void *ctx, dt_sequence *s)
 {
     app *a = ctx;
-    if (s->finish == DT_FINISH_NONE && generate_stops(a, s->ids, s->n_ids)) s->finish = DT_FINISH_STOP;
     if (a->comm.rank != 0) return DT_OK;
     DT_TRY(generate_stream(a, s, s->finish != DT_FINISH_NONE));
     if (s->finish != DT_FINISH_NONE) putchar('\n');
@@ -221,7 +219,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
                                  .cache_prompts = g->n_prompts,
                                  .cache_prompt_len = max_prompt,
                                  .graphs = !a->opt.no_graphs,
-                                 .max_top = a->opt.beams.n_beams > 1 ? dt_beam_top(&a->opt.beams, g) : g->max_top,
+                                 .max_top = g->beams.n_beams > 0 ? dt_beam_top(g) : g->max_top,
                                  .max_known = g->max_top,
                                  .max_listed = a->only.n_token,
                                  .max_images = g->max_images,
@@ -240,7 +238,7 @@ static bool is_complete(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t
 static dt_generate_options make_options(app *a)
 {
     return (dt_generate_options){.sampling = a->opt.sampling,
-                                 .rules = generate_rules(&a->opt),
+                                 .rules = a->opt.rules,
                                  .is_complete = a->opt.n_stop > 0 ? is_complete : NULL,
                                  .constraint = a->trie ? &a->only : NULL,
                                  .eos = a->eos,
@@ -301,12 +299,10 @@ static dt_err decode(app *a, const dt_generate_options *g, dt_sequence *const *m
 {
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
-    const dt_err err = a->opt.stream ? stream_all(a, &decoder, g, stats)
-                       : a->opt.beams.n_beams > 1
-                           ? dt_beam_search(&decoder, mine, n_mine / a->n_out, &a->opt.beams, g, stats)
-                           : dt_generate(&decoder, mine, n_mine, g, stats);
-    dt_watchdog_stop(a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
-    a->watchdog = NULL;
+    const dt_err err =
+        a->opt.stream ? stream_all(a, &decoder, g, stats) : dt_generate(&decoder, mine, n_mine, g, stats);
+    dt_watchdog_stop(
+        &a->watchdog); /* the next step may wait for ranks with more work, which have their own watchdogs */
     /* In lockstep, the ranks have already agreed, or this rank alone failed in the middle of a pass. Otherwise, the
      * other ranks could work for hours on results that are never printed, so main ends the job. */
     return g->lockstep || err != DT_OK ? err : together(&a->comm, DT_OK);
@@ -336,6 +332,7 @@ static dt_err generate(app *a, dt_sequence *const *mine, int n_mine, dt_generate
         n_images += s->n_images;
     }
     dt_generate_options g = make_options(a);
+    if (a->opt.beams.n_beams > 1) g.beams = a->opt.beams;
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, max_len);
     size_passes(a, &g, n_mine, n_prompt);
     generate_size_images(a, &g, n_images);
@@ -350,35 +347,27 @@ static int64_t conversation_length(const app *a)
     return dt_min_i64(a->opt.context > 0 ? a->opt.context : CHAT_LEN, dt_model_max_length(&a->frozen.mc));
 }
 
+/* --chat and --serve */
 static dt_err converse(app *a)
 {
     const int64_t len = conversation_length(a);
+    const bool serves = a->opt.serve;
     dt_generate_options g = make_options(a);
-    g.n_slots = 1;
+    g.n_slots = serves ? (int32_t)a->opt.batch_size : 1;
     g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
-    g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
-    generate_size_images(a, &g, len);
-    /* also at stage 0, so that all ranks learn of failures on rank 0 */
-    g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL;
-    TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
-    const dt_decoder decoder = dt_decoder_of_model(a->model);
-    return generate_chat(a, &decoder, &g, (int32_t)len);
-}
-
-static dt_err serve(app *a)
-{
-    const int64_t len = conversation_length(a);
-    dt_generate_options g = make_options(a);
-    g.n_slots = (int32_t)a->opt.batch_size;
     g.max_tok = (int32_t)dt_max_i64(g.n_slots, dt_min_i64(len * g.n_slots, PREFILL_TOK));
-    g.recompute_at = dt_model_recompute_length(&a->frozen.mc, len);
     generate_size_images(a, &g, len);
-    g.max_top = DT_MAX_LOGPROBS;
-    g.logp = true;
-    g.sampling.repetition_penalty = 2; /* requests may have one */
+    if (serves) {
+        g.max_top = DT_MAX_LOGPROBS;
+        g.logp = true;
+        g.sampling.repetition_penalty = 2; /* requests may have one */
+        g.is_complete = NULL;              /* rank 0 looks for stop texts */
+    } else if (a->comm.nranks > 1) {
+        g.lockstep = &a->comm; /* also at stage 0, so that all ranks learn of failures on rank 0 */
+    }
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
-    return generate_serve(a, &decoder, &g, (int32_t)len);
+    return serves ? generate_serve(a, &decoder, &g, (int32_t)len) : generate_chat(a, &decoder, &g, (int32_t)len);
 }
 
 double generate_rate(int64_t n_tok, double seconds) { return seconds > 1e-4 ? (double)n_tok / seconds : 0; }
@@ -479,10 +468,9 @@ static dt_err run_all(app *a, dt_err parsed)
     dt_phase_enter(&a->phase, "load", "");
     const dt_zero_options kept = {.stage = (int)o->stage, .expert_group_size = DT_GROUPS_THAT_FIT};
     const dt_err err = dt_frozen_model_load(&a->frozen, &kept, o->dtype, &a->comm, &a->dev, NULL, &a->phase);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     TOGETHER(a, err);
-    DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->serve ? serve(a) : o->chat ? converse(a) : run_sequences(a));
+    DT_TRY(o->top_logprobs > 0 ? generate_logprobs(a) : o->serve || o->chat ? converse(a) : run_sequences(a));
     TOGETHER(a, generate_end_output(a)); /* does nothing on ranks without an output file */
     return DT_OK;
 }
@@ -498,7 +486,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     dt_model_close(a->judging);
     dt_model_close(a->model);
     dt_frozen_model_close(&a->judge);
@@ -532,5 +520,6 @@ int main(int argc, char **argv)
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
     a.plain_terminal = isatty(STDOUT_FILENO);
     if (parsed == DT_OK && a.opt.serve) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
-    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
+    tool_wait_fairly(argv);
+    return ranks_main(&a.comm, &a.dev, &a, parsed, run, close_all, tool_end);
 }

@@ -31,11 +31,12 @@ typedef struct array_info {
 
 typedef struct file_info {
     const char *path;
-    bool is_checkpoint, sealed;             /* sealed: a dataset whose header has a checksum, which matches */
-    dt_ckpt_meta meta;                      /* of a checkpoint */
-    char *kind, *tokenizer, *chat_template; /* of a dataset */
-    int64_t vocab_size;
-    int64_t n_images;
+    bool is_checkpoint, sealed; /* sealed: a dataset whose header has a checksum, which matches */
+    dt_ckpt_meta meta;          /* of a checkpoint */
+    /* of a dataset; tokenizer and chat_template: "" if it names none; n_records -1: no offsets */
+    const char *kind;
+    char *tokenizer, *chat_template;
+    int64_t vocab_size, n_records, n_images;
     dt_image_form images; /* size 0: no images; preprocessor not kept */
     array_info *arrays;
     int n_arrays;
@@ -89,18 +90,6 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static dt_err read_dataset_attributes(hid_t file, file_info *f)
-{
-    int64_t version;
-    DT_TRY(dt_h5_read_i64(file, f->path, "version", &version));
-    DT_CHECK(version == 1, DT_ERR_DATA, "%s: has version %" PRId64 "; this program reads version 1", f->path, version);
-    DT_TRY(dt_h5_read_text(file, f->path, "kind", &f->kind));
-    DT_TRY(dt_h5_read_i64(file, f->path, "vocab_size", &f->vocab_size));
-    if (dt_h5_has(file, "tokenizer")) DT_TRY(dt_h5_read_text(file, f->path, "tokenizer", &f->tokenizer));
-    if (dt_h5_has(file, "chat_template")) DT_TRY(dt_h5_read_text(file, f->path, "chat_template", &f->chat_template));
-    return DT_OK;
-}
-
 static dt_err read_format(hid_t file, file_info *f)
 {
     char *format = NULL;
@@ -123,10 +112,15 @@ static dt_err open_as_training_does(file_info *f, const options *o)
     DT_TRY(dt_dataset_open(&d, f->path));
     const dt_dataset_info *info = dt_dataset_get_info(d);
     f->sealed = info->sealed;
+    f->vocab_size = info->vocab_size;
+    f->n_records = info->n_documents;
     f->n_images = info->n_images;
     f->images = info->images;
     f->images.preprocessor = NULL;
-    const dt_err err = o->images ? dt_dataset_draw_images(d, o->n_images, o->images) : DT_OK;
+    dt_err err = dt_copy_text(&f->tokenizer, info->tokenizer, "%s: out of memory", f->path);
+    if (err == DT_OK) err = dt_copy_text(&f->chat_template, info->chat_template, "%s: out of memory", f->path);
+    if (err == DT_OK) f->kind = dt_dataset_kind_name(info->kind);
+    if (err == DT_OK && o->images) err = dt_dataset_draw_images(d, o->n_images, o->images);
     dt_dataset_close(d);
     return err;
 }
@@ -150,7 +144,6 @@ static dt_err collect(file_info *f, const options *o)
     if (err == DT_OK && f->is_checkpoint) err = dt_checkpoint_read_meta(f->path, &f->meta);
     const double start = dt_now_s();
     dt_h5_lock();
-    if (err == DT_OK && !f->is_checkpoint) err = read_dataset_attributes(file, f);
     if (err == DT_OK) err = dt_h5_each_array(file, f->path, add_array, f);
     if (file >= 0) H5Fclose(file);
     dt_h5_unlock();
@@ -163,7 +156,6 @@ static void release(file_info *f)
 {
     for (int i = 0; i < f->n_arrays; i++) free(f->arrays[i].name);
     free(f->arrays);
-    free(f->kind);
     free(f->tokenizer);
     free(f->chat_template);
     dt_ckpt_meta_free(&f->meta);
@@ -202,15 +194,6 @@ static int64_t n_parameters(const file_info *f)
         if (same_group(name, "model/") && !is_scale) n += per_elem * f->arrays[i].a.n_elems;
     }
     return n;
-}
-
-/* Samples of a dataset with offsets: the number of offsets minus one. -1: no offsets. */
-static int64_t n_records(const file_info *f)
-{
-    for (int i = 0; i < f->n_arrays; i++)
-        if (strcmp(f->arrays[i].name, "offsets") == 0 || strcmp(f->arrays[i].name, "chosen/offsets") == 0)
-            return f->arrays[i].a.n_elems - 1;
-    return -1;
 }
 
 /* Value of the first of two alternative keys in config.json that exists. */
@@ -340,10 +323,10 @@ static void print_text(const file_info *f, const options *o)
             printf("  base         %s: %d tensors that are not in this file\n", f->meta.base.path, f->meta.base.n);
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
-        if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
-        if (f->chat_template) printf("  template     %.200s\n", f->chat_template);
-        if (n_records(f) >= 0)
-            printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
+        if (*f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
+        if (*f->chat_template) printf("  template     %.200s\n", f->chat_template);
+        if (f->n_records >= 0)
+            printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", f->n_records);
         if (f->images.size)
             printf("  images       %" PRId64 "%s of %" PRId64 " x %" PRId64 " pixels, each %" PRId64
                    " token%s of id %" PRId32 "\n",
@@ -414,9 +397,9 @@ static void add_dataset(json_t *root, const file_info *f)
 {
     json_object_set_new(root, "dataset_kind", json_string(f->kind));
     json_object_set_new(root, "vocab_size", json_integer(f->vocab_size));
-    if (f->tokenizer) json_object_set_new(root, "tokenizer", json_string(f->tokenizer));
-    if (f->chat_template) json_object_set_new(root, "chat_template", json_string(f->chat_template));
-    if (n_records(f) >= 0) json_object_set_new(root, "records", json_integer(n_records(f)));
+    if (*f->tokenizer) json_object_set_new(root, "tokenizer", json_string(f->tokenizer));
+    if (*f->chat_template) json_object_set_new(root, "chat_template", json_string(f->chat_template));
+    if (f->n_records >= 0) json_object_set_new(root, "records", json_integer(f->n_records));
     if (!f->images.size) return;
     json_object_set_new(root, "images", json_integer(f->n_images));
     json_object_set_new(root, "image_size", json_integer(f->images.size));

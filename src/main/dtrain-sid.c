@@ -121,7 +121,7 @@ static dt_err run(void *self, dt_err parsed)
 static void close_all(void *self)
 {
     app *a = self;
-    dt_watchdog_stop(a->watchdog);
+    dt_watchdog_stop(&a->watchdog);
     for (int64_t l = 0; l < a->opt.levels && a->books; l++) dt_sid_book_free(&a->books[l]);
     for (int64_t l = 0; l < a->opt.levels && a->code; l++) free(a->code[l]);
     free(a->books);
@@ -137,5 +137,6 @@ int main(int argc, char **argv)
     tool_start("dtrain-sid");
     const dt_err parsed = sid_parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&sid_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
+    tool_wait_fairly(argv);
+    return ranks_main(&a.comm, &a.dev, &a, parsed, run, close_all, tool_end);
 }

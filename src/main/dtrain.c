@@ -2,6 +2,7 @@
  * itself is dt_run_main(); only this file ends the job (dt_comm_leave). */
 #include "dtrain/train/train.h"
 #include "dtrain/io/io.h"
+#include "tool/ranks.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -183,26 +184,17 @@ static dt_err share_config_in_time(const options *o, dt_comm *comm, dt_run *run)
     dt_phase_enter(&run->phase, "start", "configuration");
     DT_TRY(dt_watchdog_start(&watchdog, &run->phase, comm, comm->timeout_s));
     const dt_err err = share_config(o, comm, run);
-    dt_watchdog_stop(watchdog);
+    dt_watchdog_stop(&watchdog);
     return err;
 }
 
-/* Print an error message once, on the rank that reports. A requested stop is not an error for the user. */
-static void tell(dt_err err, bool speaks)
+/* A requested stop is not an error for the user. A run does not end because standard output is lost. */
+static int end(dt_err err)
 {
-    if (err == DT_OK || !speaks) return;
-    dt_log(err == DT_ERR_STOP ? DT_LOG_WARN : DT_LOG_ERROR, "%s",
-           *dt_error_message() ? dt_error_message() : "failed without a message");
-}
-
-static void close_together(dt_run *run, dt_comm *comm)
-{
-    dt_watchdog *watchdog = dt_watchdog_of_closing(comm);
-    dt_run_close(run);
-    dt_comm_close(comm);
-    dt_device_close(&run->dev);
-    dt_comm_stop();
-    dt_watchdog_stop(watchdog);
+    if (err != DT_OK)
+        dt_log(err == DT_ERR_STOP ? DT_LOG_WARN : DT_LOG_ERROR, "%s",
+               *dt_error_message() ? dt_error_message() : "failed without a message");
+    return dt_exit_code(err);
 }
 
 static dt_mode mode_of(const options *o)
@@ -210,34 +202,37 @@ static dt_mode mode_of(const options *o)
     return o->action == ACTION_RUN ? DT_MODE_RUN : o->input ? DT_MODE_CHECK : DT_MODE_CHECK_DEVICE;
 }
 
-static int run_ranks(const options *o)
-{
-    dt_comm comm = {0};
-    dt_run run = {.start_s = dt_now_s(), .force = o->force};
-    /* a request during start-up takes effect after the first step */
-    dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK;
-    if (err != DT_OK) return tell(err, true), dt_exit_code(err);
-    if ((err = dt_comm_start(&comm)) != DT_OK) return tell(err, true), dt_exit_code(err);
-    err = dt_comm_open(&comm);
-    if (err == DT_OK) dt_log_open(comm.rank, comm.nranks, comm.host);
-    if (err == DT_OK && !comm.threads)
-        DT_WARN("this MPI does not provide MPI_THREAD_MULTIPLE, so the watchdog may be unable to end a hung job");
-    if (err == DT_OK) err = share_config_in_time(o, &comm, &run);
-    if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
+typedef struct program {
+    options opt;
+    dt_comm comm;
+    dt_run run;
+} program;
 
-    tell(err, dt_comm_prints_error(&comm));
-    dt_comm_leave(&comm, err);
-    close_together(&run, &comm);
-    return dt_exit_code(err);
+static dt_err run_ranks(void *self, dt_err parsed)
+{
+    program *p = self;
+    DT_TRY(parsed);
+    DT_TRY(dt_comm_open(&p->comm));
+    dt_log_open(p->comm.rank, p->comm.nranks, p->comm.host);
+    if (!p->comm.threads)
+        DT_WARN("this MPI does not provide MPI_THREAD_MULTIPLE, so the watchdog may be unable to end a hung job");
+    DT_TRY(share_config_in_time(&p->opt, &p->comm, &p->run));
+    return dt_run_main(&p->run, &p->comm, mode_of(&p->opt));
 }
+
+static void close_run(void *self) { dt_run_close(&((program *)self)->run); }
 
 int main(int argc, char **argv)
 {
-    options o;
+    program p = {.run = {.start_s = dt_now_s()}};
     tool_start("dtrain");
-    const dt_err parsed = parse_options(argc, argv, &o);
-    if (parsed != DT_OK || tool_answers(&help, o.help, o.version)) return tool_end(parsed);
-    if (o.action == ACTION_RUN) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
-    if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
-    return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
+    const dt_err parsed = parse_options(argc, argv, &p.opt);
+    if (parsed != DT_OK || tool_answers(&help, p.opt.help, p.opt.version)) return tool_end(parsed);
+    if (p.opt.action > ACTION_CHECK) return tool_end(run_alone(&p.opt));
+    if (p.opt.action == ACTION_RUN) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
+    tool_wait_fairly(argv);
+    /* a request during start-up takes effect after the first step */
+    if (p.opt.action == ACTION_RUN && dt_signals_install() != DT_OK) return end(DT_ERR_FAULT);
+    p.run.force = p.opt.force;
+    return ranks_main(&p.comm, &p.run.dev, &p, DT_OK, run_ranks, close_run, end);
 }

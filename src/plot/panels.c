@@ -279,31 +279,13 @@ static void put_picture(FILE *f, const dt_picture *pic)
 
 /* ---- gnuplot ----------------------------------------------------------------------------------------------------- */
 
-/* Environment with a UTF-8 locale and decimal points, because gnuplot 6 takes both from the locale. NULL:
- * out of memory. Free the array. */
-static char **gnuplot_environment(void)
-{
-    static char locale[] = "LC_ALL=C.UTF-8";
-    size_t n = 0, kept = 0;
-    while (environ[n]) n++;
-    char **env = calloc(n + 2, sizeof *env);
-    if (!env) return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "LC_ALL=", 7) != 0) env[kept++] = environ[i];
-    env[kept] = locale;
-    return env;
-}
-
 /* Start gnuplot. It writes the plot to standard output and opens no file by name. */
 static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
-    char **env = gnuplot_environment();
-    DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
-    if (pipe(ends) != 0) {
-        free(env);
-        return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot create a pipe to it");
-    }
+    /* gnuplot 6 takes the encoding and the decimal point from the locale */
+    DT_CHECK(setenv("LC_ALL", "C.UTF-8", 1) == 0, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
+    DT_CHECK_ERRNO(pipe(ends) == 0, DT_ERR_FAULT, "gnuplot", "cannot create a pipe to it");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
@@ -311,8 +293,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     posix_spawn_file_actions_addclose(&actions, ends[0]);
     posix_spawn_file_actions_addclose(&actions, ends[1]);
     char *const argv[] = {"gnuplot", NULL};
-    const int why = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, env);
-    free(env);
+    const int why = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[0]);
     *script = why == 0 ? fdopen(ends[1], "w") : NULL;

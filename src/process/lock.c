@@ -14,6 +14,7 @@
  * through --force, or while it was suspended. It notices this at its next refresh and ends. */
 #include "dtrain/io/io.h"
 #include "dtrain/process/process.h"
+#include "neighbours.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -51,21 +52,6 @@ struct dt_lock {
 
 /* ---- holders ----------------------------------------------------------------------------------------------------- */
 
-/* State and start time of a process; false: the process does not exist, or /proc is not available. */
-static bool process_start(long long pid, char *state, long long *start)
-{
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%lld/stat", pid);
-    FILE *f = fopen(path, "re");
-    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = '\0';
-    const char *after_name = strrchr(text, ')'); /* the name may contain any characters */
-    return after_name &&
-           sscanf(after_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
-                  state, start) == 2;
-}
-
 static void find_job(holder *h)
 {
     static const struct {
@@ -91,7 +77,7 @@ static void describe_self(holder *h)
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (!f || fscanf(f, "%63s", h->boot) != 1) snprintf(h->boot, sizeof h->boot, "unknown");
     if (f) fclose(f);
-    process_start(h->pid, &state, &h->start);
+    process_stat(h->pid, &state, &h->start);
     if (stat("/proc/self/ns/pid", &st) == 0) h->space = (long long)st.st_ino;
     find_job(h);
 }
@@ -139,7 +125,7 @@ static verdict judge_process(const holder *h)
     char state;
     long long start;
     if (kill((pid_t)h->pid, 0) != 0 && errno == ESRCH) return STALE;
-    if (!process_start(h->pid, &state, &start)) return ALIVE; /* a process of another user, if /proc hides it */
+    if (!process_stat(h->pid, &state, &start)) return ALIVE; /* a process of another user, if /proc hides it */
     return start != h->start || state == 'Z' || state == 'X' ? STALE : ALIVE;
 }
 

@@ -54,15 +54,25 @@ void neighbours_look(neighbours *all)
     all->looked_s = dt_now_s();
 }
 
+bool process_stat(long long pid, char *state, long long *start)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", pid);
+    FILE *f = fopen(path, "re");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = '\0';
+    const char *after_name = strrchr(text, ')'); /* the name may contain any characters */
+    return after_name &&
+           sscanf(after_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
+                  state, start) == 2;
+}
+
 static bool is_stopped(int pid)
 {
-    char path[40], text[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    const bool read = f && fgets(text, sizeof text, f);
-    if (f) fclose(f);
-    const char *name_end = read ? strrchr(text, ')') : NULL;
-    return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
+    char state;
+    long long start;
+    return process_stat(pid, &state, &start) && (state == 'T' || state == 't');
 }
 
 char *neighbours_missing(const neighbours *all, char *out, size_t out_size)

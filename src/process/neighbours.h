@@ -19,5 +19,7 @@ void neighbours_look(neighbours *all);
 /** Ranks that have not run since the last check: "; rank 2 on this host has not run for at least 9 s: its process 4711
  *  is stopped"; "" if all have run. Returns out. */
 char *neighbours_missing(const neighbours *all, char *out, size_t out_size);
+/** State and start time (in ticks since boot) of a process. False: it does not exist, or /proc is not available. */
+bool process_stat(long long pid, char *state, long long *start);
 
 #endif

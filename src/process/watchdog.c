@@ -139,9 +139,10 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
     return NULL;
 }
 
-void dt_watchdog_stop(dt_watchdog *w)
+void dt_watchdog_stop(dt_watchdog **w)
 {
-    if (!w) return;
-    if (write(w->stop[1], "", 1) == 1) pthread_join(w->thread, NULL);
-    free_watchdog(w);
+    if (!*w) return;
+    if (write((*w)->stop[1], "", 1) == 1) pthread_join((*w)->thread, NULL);
+    free_watchdog(*w);
+    *w = NULL;
 }

@@ -145,15 +145,7 @@ static void add_sequence(dt_reward_model *m, bool *fits)
     *fits = b->n_seq < b->max_seq && b->n_tok + n <= b->max_tok;
     if (!*fits) return;
     m->n_cut += (size_t)n < m->ids.n;
-    b->seq_start[b->n_seq++] = b->n_tok;
-    for (int32_t i = 0; i < n; i++) {
-        b->token[b->n_tok] = m->ids.id[m->ids.n - (size_t)n + (size_t)i];
-        b->target[b->n_tok] = -1;
-        b->weight[b->n_tok] = 0;
-        b->token_key[b->n_tok] = 0;
-        b->pos[b->n_tok++] = i;
-    }
-    b->seq_start[b->n_seq] = b->n_tok;
+    dt_batch_append(b, m->ids.id + m->ids.n - n, n, n + 1);
 }
 
 /* Adds rows from *next, as many as fit in a batch, up to `end`; *next advances past them. */
@@ -161,13 +153,11 @@ static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t
 {
     dt_batch *b = &m->batch;
     bool fits = true;
-    b->n_tok = b->n_seq = 0;
-    b->seq_start[0] = 0;
+    dt_batch_clear(b);
     for (; *next < end && fits; *next += fits) {
         DT_TRY(encode_row(m, r, *next));
         add_sequence(m, &fits);
     }
-    b->n_samples = b->n_seq;
     dt_batch_finish(b);
     return DT_OK;
 }

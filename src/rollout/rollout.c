@@ -172,6 +172,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .eos = r->eos,
                                         .n_eos = r->n_eos,
                                         .vocab_size = t->mc->vocab_size,
+                                        .max_len = r->max_len,
                                         .n_slots = n_slots,
                                         .n_prompts = (int32_t)n_prompts_for(r, t->data->size, n_slots),
                                         .recompute_at = r->recompute_at,
@@ -184,8 +185,8 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .logp_temperature = r->opt.sampling.temperature,
                                         .ledger = t->ledger};
     if (!r->opt.beams) return DT_OK;
-    const dt_beam_options how = rollout_beams(r);
-    o->max_top = (int32_t)dt_max_i64(o->max_top, dt_beam_top(&how, &r->generate));
+    r->generate.beams = (dt_beam_options){.n_beams = rollout_unit(r), .n_return = rollout_unit(r)};
+    o->max_top = (int32_t)dt_max_i64(o->max_top, dt_beam_top(&r->generate));
     return DT_OK;
 }
 
@@ -276,12 +277,6 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     return used;
 }
 
-static size_t generator_nbytes(const dt_rollout *r, const dt_generate_options *generate)
-{
-    const dt_beam_options how = rollout_beams(r);
-    return r->opt.beams ? dt_searcher_nbytes(&how, generate, r->max_len) : dt_generator_nbytes(generate);
-}
-
 static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_rollout *r = self;
@@ -291,7 +286,7 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
     generate.max_images = t->model_opt->max_images;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(batch_tok(r, t), m) +
                                            dt_batch_images_nbytes(batch_images(r, t), dt_task_image_nbytes(t), m) +
-                                           generator_nbytes(r, &generate) + dt_loader_nbytes(r->prompts) +
+                                           dt_generator_nbytes(&generate) + dt_loader_nbytes(r->prompts) +
                                            rollout_replay_nbytes(&r->replay) + dt_tokenizer_nbytes(r->tokenizer);
     return DT_OK;
 }
@@ -306,9 +301,7 @@ dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m)
     r->generate.lockstep = t->stage == 3 && !gathered ? t->comm : NULL;
     r->generate.on_pass = rollout_on_pass, r->generate.ctx = r;
     if (r->opt.turns) r->generate.on_token = rollout_on_token, r->generate.on_wait = rollout_on_wait;
-    if (!r->opt.beams) return dt_generator_open(&r->generator, &decoder, &r->generate);
-    const dt_beam_options how = rollout_beams(r);
-    return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
+    return dt_generator_open(&r->generator, &decoder, &r->generate);
 }
 
 static dt_err begin_local(dt_rollout *r, dt_task *t)
@@ -327,7 +320,6 @@ static void close_rollout(void *self, dt_task *t)
 {
     dt_rollout *r = self;
     dt_generator_close(r->generator);
-    dt_searcher_close(r->searcher);
     dt_journal_close(r->journal);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
     dt_tokenizer_close(r->tokenizer);

@@ -51,9 +51,8 @@ struct dt_rollout {
     int32_t end_of_turn;     /* -1: none but EOS tokens */
     dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
-    dt_model *model;         /* that generates */
-    dt_generator *generator; /* NULL with beams */
-    dt_searcher *searcher;   /* NULL without beams */
+    dt_model *model; /* that generates */
+    dt_generator *generator;
     struct meeting *meeting; /* sample.c, during generation */
 
     rollout_place now, before; /* before: the position at dt_rollout_start */
@@ -108,10 +107,6 @@ dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record);
 
 /* Rows that are generated together: a group of beams, or one row. */
 static inline int rollout_unit(const dt_rollout *r) { return r->opt.beams ? r->opt.num_generations : 1; }
-static inline dt_beam_options rollout_beams(const dt_rollout *r)
-{
-    return (dt_beam_options){.n_beams = r->opt.num_generations, .n_return = r->opt.num_generations};
-}
 
 /* Samples per prompt, and number of rows of the whole rollout including those. */
 static inline int rollout_n_drawn(const dt_rollout *r)

@@ -176,8 +176,7 @@ static dt_err complete(meeting *m)
 {
     dt_rollout *r = m->r;
     dt_generate_stats stats;
-    if (!r->opt.beams) return dt_generator_run(r->generator, r->sequences, (int)m->n, &stats);
-    return dt_searcher_run(r->searcher, r->sequences, (int)(m->n / r->opt.num_generations), &stats);
+    return dt_generator_run(r->generator, r->sequences, (int)m->n, &stats);
 }
 
 static dt_err generate(meeting *m)

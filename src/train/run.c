@@ -400,8 +400,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (mode == DT_MODE_CHECK) {
         /* Only rank 0 reads the files, which may be of any size, without any exchange, so comm.timeout does not apply.
          */
-        dt_watchdog_stop(run->watchdog);
-        run->watchdog = NULL;
+        dt_watchdog_stop(&run->watchdog);
         DT_TRY(dt_comm_agree(comm, dt_comm_first(comm) ? run_check_files(run) : DT_OK));
         DT_INFO("check passed: no step was taken");
         return DT_OK;
@@ -429,7 +428,7 @@ void dt_run_close(dt_run *run)
     run_close_saver(run); /* may wait for a disk, which the watchdog limits */
     if (run->comm) run->comm->phase = NULL, run->comm->chunks = NULL; /* comm may outlive the run */
     dt_chunks_close(&run->chunks);
-    dt_watchdog_stop(run->watchdog);
+    dt_watchdog_stop(&run->watchdog);
     dt_timeline_close(run->timeline);
     dt_report_close(run->report);
     dt_lock_release(run->lock);

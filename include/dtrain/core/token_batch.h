@@ -67,6 +67,11 @@ size_t dt_extension_nbytes(const dt_extension_form *form, const void *sizes, int
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 /** Bytes that dt_batch_alloc allocates. */
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq);
+/** Remove all sequences. */
+void dt_batch_clear(dt_batch *b);
+/** Append a sequence without dropout: ids [n] at positions 0 .. n-1. Token i predicts ids[i + 1], with weight 1, if
+ *  i + 1 >= n_context; n_context > n: no token predicts. */
+void dt_batch_append(dt_batch *b, const int32_t *ids, int32_t n, int32_t n_context);
 /** Compute order, target_row, seq_target, n_target and weight_fixed from the other fields, after these were filled in.
  *  Allocates nothing. */
 void dt_batch_finish(dt_batch *b);

@@ -170,9 +170,8 @@ typedef struct dt_token_rules {
     /* no end token among the first min_new_tokens, nor among the first min_length of prompt and new tokens together; 0:
      * no minimum */
     int32_t min_new_tokens, min_length;
-    int32_t no_repeat_ngram_size;             /* no n consecutive tokens occur twice, including the prompt; 0: off */
-    const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: only for the first new token */
-    int32_t n_suppress, n_begin_suppress;
+    int32_t no_repeat_ngram_size;    /* no n consecutive tokens occur twice, including the prompt; 0: off */
+    dt_ids suppress, begin_suppress; /* borrowed; begin_suppress: only for the first new token */
 } dt_token_rules;
 
 /** Sequences that arrive while others run, each with its own choice of tokens. on_pass updates the fields, and gives
@@ -186,9 +185,26 @@ typedef struct dt_feed {
     bool of_prompt; /* does one of them have of_prompt? */
 } dt_feed;
 
-/** Options of generation and beam search. */
+/** Options of beam search: find the n_return best sequences of each prompt, in descending order of score; ties by lower
+ *  beam, then lower token id. The list of sequences has n_return consecutive ones per prompt, which is read from the
+ *  first; if fewer are found, the others become MISSING. */
+typedef struct dt_beam_options {
+    int n_beams, n_return; /* n_return <= n_beams; n_beams 0: sampling */
+    /* a: score = sum of log-probabilities / (new tokens)^a, including the token that ends the sequence */
+    double length_penalty;
+    /* true: a prompt is done when n_beams sequences are finished; false: when no running beam can exceed the worst of
+     * them */
+    bool early_stopping;
+} dt_beam_options;
+
+/** Options of generation. */
 typedef struct dt_generate_options {
+    /* of its fields, beam search only uses the repetition penalty: a factor on the log-probabilities of tokens seen
+     * before, as in transformers */
     dt_sampling sampling;
+    /* instead of sampling: n_slots serve n_slots / n_beams prompts at a time, each with one of n_prompts. {0}: none */
+    dt_beam_options beams;
+    int32_t max_len;      /* of a generator with beams: maximum tokens of a sequence */
     dt_token_rules rules; /* not with a constraint */
     /* may be NULL. Log-probabilities stay relative to the whole vocabulary. A beam search then returns only complete
      * sequences, possibly fewer than requested */
@@ -227,7 +243,7 @@ typedef struct dt_generate_options {
      * continues; or another finish: it ends. Others use its slot meanwhile, if they need it. idle: all ranks only wait,
      * so it should sleep for some milliseconds. Its error ends the call; local. Not in beam search. May be NULL */
     dt_err (*on_wait)(void *ctx, bool idle);
-    /* beam search: is a sequence with these ids complete, as if its last token ended it? May be NULL */
+    /* is a sequence with these ids complete, as if its last token ended it? It then ends with STOP. May be NULL */
     bool (*is_complete)(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids);
     /* called before each pass; its error ends the call. With lockstep it must be local, and its error is agreed; else
      * it may communicate. With a feed it may end a sequence (STOP), which leaves its slot. May be NULL */
@@ -276,41 +292,7 @@ void dt_generator_close(dt_generator *g);
 /** Bytes that it allocates (DT_MEM_DATA, host). Local. */
 size_t dt_generator_nbytes(const dt_generate_options *opt);
 
-/** Options of beam search. */
-typedef struct dt_beam_options {
-    int n_beams, n_return; /* n_return <= n_beams */
-    /* a: score = sum of log-probabilities / (new tokens)^a, including the token that ends the sequence */
-    double length_penalty;
-    /* true: a prompt is done when n_beams sequences are finished; false: when no running beam can exceed the worst of
-     * them */
-    bool early_stopping;
-} dt_beam_options;
-
-/** Number of top tokens per sequence that a search requests: the model's max_top. Local. */
-int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt);
-
-/** Find the n_return best sequences of each prompt, in descending order of score; ties by lower beam, then lower token
- *  id.
- *
- *  seqs  inout  n_return consecutive sequences per prompt, which is read from the first; if fewer are found, the others
- *        become MISSING
- *
- *  opt->sampling: only the repetition penalty is used, as a factor on the log-probabilities of tokens seen before, as
- *  in transformers. opt->n_slots serves n_slots / n_beams prompts at a time, each with one of opt->n_prompts. Otherwise
- *  as dt_generate. DT_ERR_USAGE: values of how. */
-dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
-                      const dt_generate_options *opt, dt_generate_stats *stats);
-
-/** dt_beam_search in two steps, for sequences of at most max_len tokens. */
-typedef struct dt_searcher dt_searcher;
-/** As dt_generator_open. */
-dt_err dt_searcher_open(dt_searcher **s, const dt_decoder *d, const dt_beam_options *how,
-                        const dt_generate_options *opt, int32_t max_len);
-/** As dt_beam_search. */
-dt_err dt_searcher_run(dt_searcher *s, dt_sequence *const *seqs, int n_prompts, dt_generate_stats *stats);
-/** Free a searcher. Local. Safe on NULL. */
-void dt_searcher_close(dt_searcher *s);
-/** Bytes that it allocates (DT_MEM_DATA, host). Local. */
-size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len);
+/** Number of most probable tokens per sequence that a beam search requests: the model's max_top. Local. */
+int32_t dt_beam_top(const dt_generate_options *opt);
 
 #endif

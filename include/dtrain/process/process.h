@@ -17,8 +17,8 @@ dt_err dt_watchdog_start(dt_watchdog **w, const dt_phase *phase, const dt_comm *
  *  Its timeout is comm->timeout_s, at least 30 s. comm: used during this call only. Local. NULL: it could not be
  *  started. */
 dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm);
-/** End the thread and free the watchdog. Local. Safe on NULL. */
-void dt_watchdog_stop(dt_watchdog *w);
+/** End the thread and free the watchdog. Local. Safe if *w is NULL; leaves NULL. */
+void dt_watchdog_stop(dt_watchdog **w);
 
 typedef struct dt_lock dt_lock;
 /** Take DIR/run.lock. If a run on another host holds it, wait until that run is certainly dead, at most 35 s.

@@ -25,12 +25,8 @@ typedef struct chat {
     char *image_token; /* text of the placeholder's token; NULL: no images */
     char **texts;      /* owned texts of messages */
     int n_texts;
-    uint8_t *pixels; /* of messages.images.n images */
-    /* of each image: cells and grid, if images are grids; else 1 and 0 */
-    int32_t *n_cells;
-    uint32_t *grid;
-    size_t n_bytes; /* size of pixels, as accounted in the ledger */
-    int n_waiting;  /* the last n_waiting images belong to no message yet */
+    image_list images; /* those of messages.images */
+    int n_waiting;     /* the last n_waiting images belong to no message yet */
     dt_generate_stats total;
     int64_t n_kept; /* tokens reused from the cache */
 } chat;
@@ -92,42 +88,10 @@ static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-static uint8_t *make_room(chat *c, size_t nbytes)
-{
-    uint8_t *grown = realloc(c->pixels, nbytes);
-    if (!grown) return NULL;
-    dt_ledger_sub(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, c->n_bytes);
-    dt_ledger_add(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    c->n_bytes = nbytes;
-    c->pixels = grown;
-    return grown;
-}
-
-/* Bytes of the first n images. */
-static size_t nbytes_of(const chat *c, int n)
-{
-    size_t n_cells = 0;
-    for (int i = 0; i < n; i++) n_cells += (size_t)c->n_cells[i];
-    return n_cells * generate_image_nbytes(c->a);
-}
-
 static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
     const chat *c = ctx;
-    memcpy(pixels, c->pixels + nbytes_of(c, k), nbytes_of(c, k + 1) - nbytes_of(c, k));
-    *grid = c->grid[k];
-    return DT_OK;
-}
-
-/* Room for image n, whose pixels begin at byte `at`. said: failed, cells, grid. */
-static dt_err add_room(chat *c, int n, const int64_t said[3], size_t at)
-{
-    DT_TRY(dt_grow(&c->n_cells, n, sizeof *c->n_cells, "out of memory for image %d", n));
-    DT_TRY(dt_grow(&c->grid, n, sizeof *c->grid, "out of memory for image %d", n));
-    DT_CHECK(make_room(c, at + (size_t)said[1] * generate_image_nbytes(c->a)), DT_ERR_MEMORY,
-             "out of memory for another image");
-    c->n_cells[n] = (int32_t)said[1];
-    c->grid[n] = (uint32_t)said[2];
+    generate_images_copy(c->a, &c->images, k, pixels, grid);
     return DT_OK;
 }
 
@@ -136,22 +100,20 @@ static dt_err add_room(chat *c, int n, const int64_t said[3], size_t at)
 static dt_err show(chat *c, char *path, dt_err *unread)
 {
     app *a = c->a;
-    uint8_t *read = NULL;
-    const int n = c->messages.images.n;
-    const size_t at = nbytes_of(c, n);
+    uint8_t *read = NULL, *pixels = NULL;
     int64_t said[3] = {0}; /* failed, cells, grid */
     uint32_t grid = 0;
     TOGETHER(a, keep_text(c, path));
     *unread = a->comm.rank == 0 ? generate_load_image(a, path, c->g.max_images, &read, &said[1], &grid) : DT_OK;
     said[0] = *unread != DT_OK, said[2] = grid;
     dt_err err = dt_comm_broadcast_host(&a->comm, said, sizeof said, 0);
-    if (err == DT_OK && !said[0]) err = together(&a->comm, add_room(c, n, said, at));
+    if (err == DT_OK && !said[0])
+        err = together(&a->comm, generate_images_add(a, &c->images, said[1], (uint32_t)said[2], &pixels));
     const size_t nbytes = (size_t)said[1] * generate_image_nbytes(a);
-    if (err == DT_OK && !said[0] && read) memcpy(c->pixels + at, read, nbytes);
+    if (err == DT_OK && pixels && read) memcpy(pixels, read, nbytes);
     free(read);
-    DT_TRY(err);
-    if (said[0]) return DT_OK;
-    DT_TRY(dt_comm_broadcast_host(&a->comm, c->pixels + at, nbytes, 0));
+    if (err != DT_OK || said[0]) return err;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, pixels, nbytes, 0));
     c->n_waiting++;
     return together(&a->comm, dt_image_names_add(&c->messages.images, path));
 }
@@ -184,12 +146,9 @@ static void forget_images(chat *c, int n)
 {
     dt_messages *m = &c->messages;
     if (n == 0) return;
-    const size_t first = nbytes_of(c, n), left = (size_t)(m->images.n - n);
-    memmove(c->pixels, c->pixels + first, nbytes_of(c, m->images.n) - first);
-    memmove(c->n_cells, c->n_cells + n, left * sizeof *c->n_cells);
-    memmove(c->grid, c->grid + n, left * sizeof *c->grid);
-    memmove(m->images.path, m->images.path + n, left * sizeof *m->images.path);
+    generate_images_drop(c->a, &c->images, 0, n);
     m->images.n -= n;
+    memmove(m->images.path, m->images.path + n, (size_t)m->images.n * sizeof *m->images.path);
     c->seq.n_cached = 0;
 }
 
@@ -244,7 +203,7 @@ static dt_err encode(const chat *c, const dt_messages *m, int n_images, dt_ids *
     DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, m, DT_CHAT_GENERATE | a->reader.chat_flags, ids));
     if (a->reader.n_image_tokens == 0) return DT_OK;
     return dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens,
-                                  c->n_cells + c->messages.images.n - n_images, n_images, ids, NULL, 0);
+                                  c->images.n_cells + c->messages.images.n - n_images, n_images, ids, NULL, 0);
 }
 
 /* The last message fits if those between the system message and it are dropped. */
@@ -298,7 +257,7 @@ static dt_err on_token(void *ctx, dt_sequence *s)
     app *a = c->a;
     int64_t stop = interrupted;
     if (a->comm.nranks > 1) DT_TRY(dt_comm_reduce_host_i64(dt_comm_all(&a->comm), &stop, 1, DT_MAX));
-    if (s->finish == DT_FINISH_NONE && (stop || generate_stops(a, s->ids, s->n_ids))) s->finish = DT_FINISH_STOP;
+    if (s->finish == DT_FINISH_NONE && stop) s->finish = DT_FINISH_STOP;
     return a->comm.rank == 0 ? generate_stream(a, s, s->finish != DT_FINISH_NONE) : DT_OK;
 }
 
@@ -315,7 +274,7 @@ static void set_prompt(chat *c, const dt_ids *ids)
     s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
     s->n_cached = same;
     s->n_images = c->messages.images.n;
-    s->n_cells = c->n_cells;
+    s->n_cells = c->images.n_cells;
     s->number++; /* selects new random numbers */
     s->finish = DT_FINISH_NONE;
     c->n_kept += same;
@@ -342,8 +301,7 @@ static dt_err answer(chat *c)
     a->shown = 0;
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     const dt_err err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     DT_TRY(c->g.lockstep ? err : together(&a->comm, err));
     c->total.n_prompt_tok += stats.n_prompt_tok;
     c->total.n_new_tok += stats.n_new_tok;
@@ -432,6 +390,7 @@ static dt_err hear(chat *c, char *text)
     const dt_message *last = &c->messages.item[--c->messages.n];
     const int n_images = count_placeholders(c, last->text, last->nbytes);
     c->messages.images.n -= n_images;
+    generate_images_drop(c->a, &c->images, c->messages.images.n, n_images);
     drop_message(c, n_images);
     return DT_OK;
 }
@@ -532,10 +491,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
     free(c.texts);
     free(c.image_token);
-    free(c.pixels);
-    free(c.n_cells);
-    free(c.grid);
-    dt_ledger_sub(&a->ledger, DT_MEM_DATA, DT_ON_HOST, c.n_bytes);
+    generate_images_free(&c.images);
     dt_messages_free(&c.messages);
     console_close(&c.console);
     free(c.seq.ids);

@@ -33,9 +33,8 @@ typedef struct options {
     } given;
     dt_beam_options beams;
     int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
-    int64_t max_length; /* limit for prompt and new tokens from generation_config.json; 0: no limit */
-    int64_t min_new_tokens, min_length, no_repeat_ngram_size;
-    dt_ids suppress, begin_suppress;
+    int64_t max_length;   /* limit for prompt and new tokens from generation_config.json; 0: no limit */
+    dt_token_rules rules; /* with ids of its own */
     const char *stop[DT_MAX_STOPS];
     int n_stop;
     bool chat, no_think;
@@ -49,6 +48,15 @@ typedef struct options {
     double request_timeout_s, grace_s;
     bool no_graphs, stream, jsonl, logprobs, verbose, help, version;
 } options;
+
+/** Images of a conversation, prepared for the model's tower. {0}: none. */
+typedef struct image_list {
+    int n;
+    int32_t *n_cells; /* [n] */
+    uint32_t *grid;   /* [n] */
+    uint8_t *pixels;  /* [nbytes] */
+    size_t nbytes;
+} image_list;
 
 /** What a model of --score computes of a text. */
 typedef enum head_kind { HEAD_REWARD, HEAD_VALUE, HEAD_LABEL, HEAD_LABELS, HEAD_WORDS, HEAD_EMBEDDING } head_kind;
@@ -105,7 +113,6 @@ void generate_print_settings(const app *a);
 /* settings.c */
 /** Apply settings of generation_config.json that the command line does not set. speaks: warn about ignored ones. */
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
-dt_token_rules generate_rules(const options *o);
 
 /* sequences.c: builds sequences from prompts, assigns them to ranks, and gathers results on all ranks */
 dt_err generate_make_sequences(app *a);
@@ -129,8 +136,16 @@ dt_err generate_describe_images(app *a);
 dt_err generate_find_images(app *a);
 /** Callback dt_generate_options.image for sequences of a->prompts; ctx: a. */
 dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid);
-/** The same, for an image of at most `most` cells: pixels: out, malloc'ed. An image without cells counts as one. */
-dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells, uint32_t *grid);
+/** Read an image of at most `most` cells; an image without cells counts as one. pixels: out, malloc'ed. DT_ERR_DATA. */
+dt_err generate_load_image(const app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells,
+                           uint32_t *grid);
+/** Append an image. *pixels: out, where the caller stores its pixels, valid until the next call. DT_ERR_MEMORY. */
+dt_err generate_images_add(const app *a, image_list *i, int64_t n_cells, uint32_t grid, uint8_t **pixels);
+/** Copy the pixels and the grid of image k. */
+void generate_images_copy(const app *a, const image_list *i, int k, uint8_t *pixels, uint32_t *grid);
+/** Remove n images. */
+void generate_images_drop(const app *a, image_list *i, int from, int n);
+void generate_images_free(image_list *i);
 size_t generate_image_nbytes(const app *a); /* of a vision-language model */
 /** Reserve memory for images per pass if prompts may have images, at most `most` at a time. */
 void generate_size_images(const app *a, dt_generate_options *g, int64_t most);
@@ -146,6 +161,8 @@ dt_err generate_report_rewards(app *a); /* on standard error, after rank 0 has r
 /* heads.c: classifiers and embeddings */
 /** Find out what the model of --answers computes. */
 dt_err generate_describe_head(app *a);
+/** The values of a text [head.n_values]. */
+float *generate_values_of(const app *a, const dt_sequence *s);
 /** Take the values of a text's tokens [n_ids, values of a token]. DT_ERR_NONFINITE. */
 dt_err generate_take_values(app *a, dt_sequence *s, const float *value);
 /** Add the fields of a text to its record. */
@@ -161,6 +178,16 @@ void generate_drop_output(app *a);  /* removes the partial output file */
 /** Text of the continuation, malloc'ed: without special tokens, up to a stop text; *stopped: a stop text occurred.
  *  NULL: out of memory. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped);
+/** Text of a completion, malloc'ed. A tokenizer may omit the space before the first word of a text, so it is the whole
+ *  text minus the prompt's. apart: it is decoded independently. NULL: out of memory. */
+char *generate_completion(const app *a, const int32_t *ids, int32_t n_prompt, int32_t n_ids, bool apart,
+                          size_t *nbytes);
+/** Position of the first stop text that ends after byte `from`; n: none. */
+size_t generate_find_stop(const char *const *stop, int n_stop, const char *text, size_t n, size_t from);
+/** Bytes of a growing text before its end, if that may be the beginning of a stop text. */
+size_t generate_before_stop(const char *const *stop, int n_stop, const char *text, size_t n);
+/** Bytes of a growing text without the characters at its end that the next token may complete. */
+size_t generate_whole_characters(const char *text, size_t n);
 void generate_put_prompt(const app *a, const dt_sequence *s);
 dt_err generate_put_finished(app *a); /* prints finished sequences, in the order of their numbers */
 dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* prints new text, only whole characters */

@@ -88,16 +88,16 @@ static const tool_row rows[] = {
     {HEADING("Tokens (defaults come from the model's generation_config.json, if it has one)")},
     {"max-new-tokens", "N", TO(max_new_tokens), "maximum length of a continuation (default 128)", 1, INT32_MAX,
      GIVEN(max_new)},
-    {"min-new-tokens", "N", TO(min_new_tokens), "generate at least N tokens before the end token (default 0)", 0,
+    {"min-new-tokens", "N", TO(rules.min_new_tokens), "generate at least N tokens before the end token (default 0)", 0,
      INT32_MAX, GIVEN(min_new)},
     {"stop", "TEXT", CALL(take_stop), NULL, .text = true},
     {"stop-strings", "TEXT", CALL(take_stop), "end a continuation at this text; may be given several times",
      .text = true},
-    {"no-repeat-ngram-size", "N", TO(no_repeat_ngram_size),
+    {"no-repeat-ngram-size", "N", TO(rules.no_repeat_ngram_size),
      "never repeat a sequence of N tokens, prompt included (default 0: may repeat)", 0, INT32_MAX, GIVEN(ngram)},
-    {"suppress-tokens", "IDS", IDS(suppress), "never generate these tokens (ids separated by commas)",
+    {"suppress-tokens", "IDS", IDS(rules.suppress), "never generate these tokens (ids separated by commas)",
      GIVEN(suppress)},
-    {"begin-suppress-tokens", "IDS", IDS(begin_suppress), "never generate these tokens first",
+    {"begin-suppress-tokens", "IDS", IDS(rules.begin_suppress), "never generate these tokens first",
      GIVEN(begin_suppress)},
     {"temperature", "T", TO(sampling.temperature), "divide the logits by T (default 1; 0: greedy)", GIVEN(temperature)},
     {"top-k", "K", TO(sampling.top_k), "sample from the K most probable tokens (default 0: all)", 0, INT32_MAX,
@@ -216,9 +216,9 @@ static dt_err check_beams(const options *o)
              b->n_beams, b->n_return);
     DT_CHECK(b->n_beams == 1 || (!o->stream && !o->chat), DT_ERR_USAGE,
              "--num-beams: cannot be combined with --stream and --chat");
-    DT_CHECK(!o->given.max_new || o->min_new_tokens <= o->max_new_tokens, DT_ERR_USAGE,
-             "--min-new-tokens: expected at most --max-new-tokens = %" PRId64 ", found %" PRId64, o->max_new_tokens,
-             o->min_new_tokens);
+    DT_CHECK(!o->given.max_new || o->rules.min_new_tokens <= o->max_new_tokens, DT_ERR_USAGE,
+             "--min-new-tokens: expected at most --max-new-tokens = %" PRId64 ", found %" PRId32, o->max_new_tokens,
+             o->rules.min_new_tokens);
     return DT_OK;
 }
 
@@ -229,8 +229,8 @@ static dt_err check_scoring(const options *o)
              "--answers: nothing is generated, so it cannot be combined with a model or a prompt");
     DT_CHECK(!o->catalogue || (!o->answers && !o->chat), DT_ERR_USAGE,
              "--catalogue: cannot be combined with --answers and --chat");
-    DT_CHECK(!o->catalogue || (o->min_new_tokens == 0 && o->n_stop == 0 && o->no_repeat_ngram_size == 0 &&
-                               o->suppress.n == 0 && o->begin_suppress.n == 0),
+    DT_CHECK(!o->catalogue || (o->rules.min_new_tokens == 0 && o->n_stop == 0 && o->rules.no_repeat_ngram_size == 0 &&
+                               o->rules.suppress.n == 0 && o->rules.begin_suppress.n == 0),
              DT_ERR_USAGE,
              "--catalogue: cannot be combined with --min-new-tokens, --stop, --no-repeat-ngram-size, --suppress-tokens "
              "and --begin-suppress-tokens: only the catalogue determines what may follow a prompt");
@@ -239,15 +239,20 @@ static dt_err check_scoring(const options *o)
     return DT_OK;
 }
 
+/* Are there prompts, scores or forms of output, which --top-logprobs and --serve exclude? */
+static bool has_prompts(const options *o)
+{
+    return o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
+           o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue;
+}
+
 static dt_err check_logprobs(const options *o)
 {
-    const bool other = o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
-                       o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue;
     DT_CHECK(o->top_logprobs > 0 || (!o->data && o->seq_len == 0), DT_ERR_USAGE,
              "--data and --seq-len need --top-logprobs");
     DT_CHECK(o->top_logprobs == 0 || (o->data && o->output), DT_ERR_USAGE,
              "--top-logprobs: expected --data, the dataset, and -o, the file to write");
-    DT_CHECK(o->top_logprobs == 0 || !other, DT_ERR_USAGE,
+    DT_CHECK(o->top_logprobs == 0 || !has_prompts(o), DT_ERR_USAGE,
              "--top-logprobs: nothing is generated, so it cannot be combined with prompts, scores and their output");
     DT_CHECK(o->top_logprobs == 0 || !o->given.temperature || o->sampling.temperature > 0, DT_ERR_USAGE,
              "--temperature: expected above 0 with --top-logprobs, found 0");
@@ -256,9 +261,8 @@ static dt_err check_logprobs(const options *o)
 
 static dt_err check_serve(const options *o)
 {
-    const bool other = o->prompt || o->prompts || o->standard_input || o->chat || o->score || o->n_images > 0 ||
-                       o->beams.n_beams > 1 || o->jsonl || o->stream || o->catalogue || o->top_logprobs > 0 ||
-                       o->output || o->system || o->tools || o->num_samples > 1;
+    const bool other =
+        has_prompts(o) || o->top_logprobs > 0 || o->output || o->system || o->tools || o->num_samples > 1;
     if (o->serve) DT_TRY(dt_http_available());
     DT_CHECK(o->serve || !o->api_key_file, DT_ERR_USAGE, "--api-key-file needs --serve");
     DT_CHECK(
@@ -332,8 +336,8 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
 
 void generate_free_options(options *o)
 {
-    free(o->suppress.id);
-    free(o->begin_suppress.id);
+    free(o->rules.suppress.id);
+    free(o->rules.begin_suppress.id);
 }
 
 void generate_print_settings(const app *a)
@@ -351,11 +355,11 @@ void generate_print_settings(const app *a)
     else
         fprintf(stderr, "temperature %g, top-k %" PRId64 ", top-p %g, min-p %g, seed %" PRIu64, s->temperature,
                 s->top_k, s->top_p, s->min_p, s->seed);
-    if (o->min_new_tokens > 0) fprintf(stderr, ", at least %" PRId64 " new tokens", o->min_new_tokens);
-    if (o->no_repeat_ngram_size > 0)
-        fprintf(stderr, ", no repeated sequence of %" PRId64 " tokens", o->no_repeat_ngram_size);
-    if (o->suppress.n > 0) fprintf(stderr, ", %zu suppressed tokens", o->suppress.n);
-    if (o->begin_suppress.n > 0) fprintf(stderr, ", %zu suppressed first tokens", o->begin_suppress.n);
+    if (o->rules.min_new_tokens > 0) fprintf(stderr, ", at least %" PRId32 " new tokens", o->rules.min_new_tokens);
+    if (o->rules.no_repeat_ngram_size > 0)
+        fprintf(stderr, ", no repeated sequence of %" PRId32 " tokens", o->rules.no_repeat_ngram_size);
+    if (o->rules.suppress.n > 0) fprintf(stderr, ", %zu suppressed tokens", o->rules.suppress.n);
+    if (o->rules.begin_suppress.n > 0) fprintf(stderr, ", %zu suppressed first tokens", o->rules.begin_suppress.n);
     fprintf(stderr, ", ends at");
     for (int i = 0; i < a->n_eos; i++) fprintf(stderr, " %" PRId32, a->eos[i]);
     fprintf(stderr, a->n_eos ? "\n" : " nothing\n");

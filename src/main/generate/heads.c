@@ -29,7 +29,7 @@ dt_err generate_describe_head(app *a)
     return dt_sentence_read(&a->head.sentence, dt_is_directory(f->from.path) ? f->from.path : NULL, f->mc.json);
 }
 
-static float *values_of(const app *a, const dt_sequence *s)
+float *generate_values_of(const app *a, const dt_sequence *s)
 {
     return a->values + (int64_t)s->number * a->head.n_values;
 }
@@ -72,13 +72,13 @@ dt_err generate_take_values(app *a, dt_sequence *s, const float *value)
         DT_CHECK(isfinite(value[i]), DT_ERR_NONFINITE, "%s: a value of text %" PRIu64 " is not finite", a->opt.score,
                  s->number);
     DT_CHECK(s->n_ids > 0, DT_ERR_DATA, "text %" PRIu64 " has no tokens", s->number);
-    if (a->head.kind == HEAD_EMBEDDING) return embed(a, value, s->n_ids, values_of(a, s));
+    if (a->head.kind == HEAD_EMBEDDING) return embed(a, value, s->n_ids, generate_values_of(a, s));
     if (a->head.kind == HEAD_WORDS) { /* the number of each token's label */
         for (int32_t i = 0; i < s->n_ids; i++) s->logps[i] = (float)best_of(value + i * n, n);
         return DT_OK;
     }
-    memcpy(values_of(a, s), value + (s->n_ids - 1) * n, (size_t)n * sizeof *value);
-    if (a->head.kind != HEAD_VALUE) to_probabilities(a->head.kind, values_of(a, s), n);
+    memcpy(generate_values_of(a, s), value + (s->n_ids - 1) * n, (size_t)n * sizeof *value);
+    if (a->head.kind != HEAD_VALUE) to_probabilities(a->head.kind, generate_values_of(a, s), n);
     return DT_OK;
 }
 
@@ -97,9 +97,9 @@ static json_t *labels_of(const app *a, const dt_sequence *s)
     char text[32];
     json_t *all = json_array();
     if (a->head.kind == HEAD_LABEL)
-        json_array_append_new(all, json_string(name_of(a, best_of(values_of(a, s), a->head.n_values), text)));
+        json_array_append_new(all, json_string(name_of(a, best_of(generate_values_of(a, s), a->head.n_values), text)));
     for (int k = 0; a->head.kind == HEAD_LABELS && k < a->head.n_values; k++)
-        if (values_of(a, s)[k] > 0.5f) json_array_append_new(all, json_string(name_of(a, k, text)));
+        if (generate_values_of(a, s)[k] > 0.5f) json_array_append_new(all, json_string(name_of(a, k, text)));
     for (int32_t i = 0; a->head.kind == HEAD_WORDS && i < s->n_ids; i++)
         json_array_append_new(all, json_string(name_of(a, (int)s->logps[i], text)));
     return all;
@@ -109,7 +109,7 @@ void generate_add_values(const app *a, const dt_sequence *s, json_t *object)
 {
     json_t *values = json_array(), *labels = labels_of(a, s);
     for (int64_t k = 0; a->values && k < a->head.n_values; k++)
-        json_array_append_new(values, json_real((double)values_of(a, s)[k]));
+        json_array_append_new(values, json_real((double)generate_values_of(a, s)[k]));
     switch (a->head.kind) {
     case HEAD_LABEL:
         json_object_set(object, "predicted", json_array_get(labels, 0));
@@ -139,7 +139,7 @@ void generate_print_values(const app *a, const dt_sequence *s)
     json_array_foreach(labels, i, label) printf("%s%s", i ? " " : "", json_string_value(label));
     const bool numbers = a->head.kind == HEAD_VALUE || a->head.kind == HEAD_EMBEDDING;
     for (int64_t k = 0; numbers && k < a->head.n_values; k++)
-        printf("%s%.9g", k ? " " : "", (double)values_of(a, s)[k]);
+        printf("%s%.9g", k ? " " : "", (double)generate_values_of(a, s)[k]);
     putchar('\n');
     json_decref(labels);
 }

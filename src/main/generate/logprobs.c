@@ -130,8 +130,7 @@ static dt_err run(app *a, job *j)
     TOGETHER(a, dt_known_open(&j->file, j->part, false));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     const dt_err err = all_passes(a, j);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     if (err != DT_OK && a->opt.stage == 3) return err;
     TOGETHER(a, err);
     TOGETHER(a, sum_share(a, j));

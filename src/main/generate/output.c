@@ -80,25 +80,31 @@ static bool is_conversation(const app *a, const dt_sequence *s)
            (json_is_array(json_object_get(record, "messages")) || json_is_array(json_object_get(record, "prompt")));
 }
 
-/* Position of the first stop text, or n. */
-static size_t find_stop(const app *a, const char *text, size_t n)
+size_t generate_find_stop(const char *const *stop, int n_stop, const char *text, size_t n, size_t from)
 {
     size_t first = n;
-    for (int i = 0; i < a->opt.n_stop; i++) {
-        const char *at = memmem(text, n, a->opt.stop[i], strlen(a->opt.stop[i]));
+    for (int i = 0; i < n_stop; i++) {
+        const size_t len = strlen(stop[i]), begin = from >= len ? from - len + 1 : 0;
+        const char *at = begin < n ? memmem(text + begin, n - begin, stop[i], len) : NULL;
         if (at && (size_t)(at - text) < first) first = (size_t)(at - text);
     }
     return first;
 }
 
-/* True if a stop text ends at or after byte `from`. */
-static bool ends_after(const app *a, const char *text, size_t n, size_t from)
+size_t generate_before_stop(const char *const *stop, int n_stop, const char *text, size_t n)
 {
-    for (int i = 0; i < a->opt.n_stop; i++) {
-        const size_t len = strlen(a->opt.stop[i]), first = from >= len ? from - len + 1 : 0;
-        if (first < n && memmem(text + first, n - first, a->opt.stop[i], len)) return true;
-    }
-    return false;
+    size_t end = n;
+    for (int i = 0; i < n_stop; i++)
+        for (size_t k = strlen(stop[i]) - 1; k > 0; k--)
+            if (n >= k && n - k < end && memcmp(text + n - k, stop[i], k) == 0) end = n - k;
+    return end;
+}
+
+size_t generate_whole_characters(const char *text, size_t n)
+{
+    static const char incomplete[] = "\xef\xbf\xbd";
+    for (int i = 0; i < 3 && n >= 3 && memcmp(text + n - 3, incomplete, 3) == 0; i++) n -= 3;
+    return n;
 }
 
 /* True if the last token completes a stop text. Its text starts where the text without it differs, because
@@ -114,32 +120,32 @@ bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
     char *text = a->tok ? dt_decode(a->tok, ids + first, n_ids - first, false, &n) : NULL,
          *before = a->tok ? dt_decode(a->tok, ids + first, n_ids - first - 1, false, &n_before) : NULL;
     while (text && before && same < n && same < n_before && text[same] == before[same]) same++;
-    const bool found = text && before && ends_after(a, text, n, same);
+    const bool found = text && before && generate_find_stop(a->opt.stop, a->opt.n_stop, text, n, same) < n;
     free(text);
     free(before);
     return found;
 }
 
-/* A tokenizer may omit the space before the first word of a text. The new text is therefore the whole text
- * minus the prompt's. */
+char *generate_completion(const app *a, const int32_t *ids, int32_t n_prompt, int32_t n_ids, bool apart, size_t *nbytes)
+{
+    size_t n_before = 0;
+    char *whole = a->tok && !apart ? text_of(a, ids, n_ids, nbytes) : NULL,
+         *before = whole ? text_of(a, ids, n_prompt, &n_before) : NULL;
+    const bool begins = whole && before && *nbytes >= n_before && memcmp(whole, before, n_before) == 0;
+    free(before);
+    if (!begins) {
+        free(whole);
+        return text_of(a, ids + n_prompt, n_ids - n_prompt, nbytes);
+    }
+    *nbytes -= n_before;
+    return memmove(whole, whole + n_before, *nbytes + 1);
+}
+
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped)
 {
-    size_t n_whole, n_prompt;
-    char *text = NULL;
-    if (a->tok && !is_conversation(a, s)) {
-        char *whole = text_of(a, s->ids, s->n_ids, &n_whole), *prompt = text_of(a, s->ids, s->n_prompt, &n_prompt);
-        if (whole && prompt && n_whole >= n_prompt && memcmp(whole, prompt, n_prompt) == 0) {
-            *nbytes = n_whole - n_prompt;
-            memmove(whole, whole + n_prompt, *nbytes + 1);
-            text = whole;
-            whole = NULL;
-        }
-        free(whole);
-        free(prompt);
-    }
-    if (!text) text = text_of(a, s->ids + s->n_prompt, s->n_ids - s->n_prompt, nbytes);
+    char *text = generate_completion(a, s->ids, s->n_prompt, s->n_ids, is_conversation(a, s), nbytes);
     if (!text) return NULL;
-    const size_t end = find_stop(a, text, *nbytes);
+    const size_t end = generate_find_stop(a->opt.stop, a->opt.n_stop, text, *nbytes, 0);
     *stopped = end < *nbytes;
     *nbytes = end;
     text[end] = 0;
@@ -191,21 +197,6 @@ void generate_put_prompt(const app *a, const dt_sequence *s)
 
 /* ---- streaming --------------------------------------------------------------------------------------------------- */
 
-/* Length of a growing text that may be printed: excludes characters that the next token may complete, and
- * a possible start of a stop text. */
-static size_t settled(const app *a, const char *text, size_t n)
-{
-    static const char incomplete[] = "\xef\xbf\xbd";
-    size_t end = n;
-    for (int i = 0; i < 3 && end >= 3 && memcmp(text + end - 3, incomplete, 3) == 0; i++) end -= 3;
-    for (int i = 0; i < a->opt.n_stop; i++) {
-        const size_t len = strlen(a->opt.stop[i]);
-        for (size_t k = len - 1; k > 0; k--)
-            if (n >= k && n - k < end && memcmp(text + n - k, a->opt.stop[i], k) == 0) end = n - k;
-    }
-    return end;
-}
-
 dt_err generate_stream(app *a, const dt_sequence *s, bool last)
 {
     size_t n = 0;
@@ -216,7 +207,9 @@ dt_err generate_stream(app *a, const dt_sequence *s, bool last)
     }
     char *text = generate_new_text(a, s, &n, &stopped);
     DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the text of %d tokens", s->n_ids);
-    const size_t end = last || stopped ? n : settled(a, text, n);
+    const size_t whole = generate_whole_characters(text, n),
+                 before = generate_before_stop(a->opt.stop, a->opt.n_stop, text, n),
+                 end = last || stopped ? n : dt_min_size(whole, before);
     if (end > a->shown) {
         put_text(a, text + a->shown, end - a->shown);
         a->shown = end;

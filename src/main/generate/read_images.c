@@ -44,26 +44,28 @@ static dt_err check_preprocessor(const app *a)
     return DT_OK;
 }
 
-/* Decode image k of a prompt. *image: out, freed with dt_image_free; called: its name in messages. */
-static dt_err decode_image(const char *name, const char *file, char called[PATH_MAX], dt_image *image)
+/* Read an image and find its cells. file: that names the image, NULL: none. called: its name in messages. The caller
+ * frees the image, also after an error. */
+static dt_err open_image(const app *a, const char *name, const char *file, char called[PATH_MAX], dt_image *image,
+                         int64_t cells[2])
 {
-    if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
-    DT_TRY(dt_image_path(NULL, file, name, called));
-    return dt_image_read(called, image);
+    const bool is_data = dt_image_is_data(name);
+    *image = (dt_image){0};
+    DT_TRY(check_preprocessor(a));
+    if (!is_data) DT_TRY(dt_image_path(NULL, file, name, called));
+    DT_TRY(is_data ? dt_image_read_data(name, called, image) : dt_image_read(called, image));
+    return dt_image_grid(&a->frozen.mc.vision->preprocessor, called, image, &cells[0], &cells[1]);
 }
 
 /* All ranks read all images, because the lengths of prompts depend on their sizes. */
 static dt_err count_cells(void *ctx, const dt_prompt *p, int k, int32_t *n)
 {
-    const app *a = ctx;
     char called[PATH_MAX];
-    dt_image image = {0};
-    int64_t rows = 0, columns = 0;
-    DT_TRY(check_preprocessor(a));
-    dt_err err = decode_image(p->images.path[k], p->file, called, &image);
-    if (err == DT_OK) err = dt_image_grid(&a->frozen.mc.vision->preprocessor, called, &image, &rows, &columns);
+    dt_image image;
+    int64_t cells[2] = {0};
+    const dt_err err = open_image(ctx, p->images.path[k], p->file, called, &image, cells);
     dt_image_free(&image);
-    *n = (int32_t)(rows * columns);
+    *n = (int32_t)(cells[0] * cells[1]);
     return err;
 }
 
@@ -104,65 +106,90 @@ dt_err generate_describe_images(app *a)
     return DT_OK;
 }
 
-/* Read one image in the tower's format into pixels, which have room for n_cells [generate_image_nbytes]. */
-static dt_err read_image(app *a, const char *path, int64_t n_cells, uint8_t *pixels, uint32_t *grid)
+/* The image in the tower's format: pixels [cells, generate_image_nbytes], and its grid, 0 if images are no grids. */
+static dt_err prepare(const app *a, const char *called, const dt_image *image, const int64_t cells[2], uint8_t *pixels,
+                      uint32_t *grid)
 {
     const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
-    int64_t rows, columns;
-    dt_image image = {0};
-    char called[DT_IMAGE_CALLED];
-    const bool is_data = dt_image_is_data(path);
-    DT_TRY(check_preprocessor(a));
-    dt_err err = is_data ? dt_image_read_data(path, called, &image) : dt_image_read(path, &image);
-    if (err == DT_OK) err = dt_image_grid(p, is_data ? called : path, &image, &rows, &columns);
-    if (err == DT_OK && rows * columns != n_cells)
-        err = dt_fail(DT_ERR_DATA, "%s: the image was replaced during the run by one of another size",
-                      is_data ? called : path);
-    if (err == DT_OK && p->cell) *grid = dt_grid_code(rows, columns);
-    if (err == DT_OK) err = dt_image_prepare(p, is_data ? called : path, &image, pixels);
+    *grid = p->cell ? dt_grid_code(cells[0], cells[1]) : 0;
+    return dt_image_prepare(p, called, image, pixels);
+}
+
+/* ---- images of conversations ------------------------------------------------------------------------------------- */
+
+dt_err generate_load_image(const app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells,
+                           uint32_t *grid)
+{
+    const int64_t n_tokens = a->frozen.mc.vision->n_tokens;
+    char called[PATH_MAX];
+    dt_image image;
+    int64_t cells[2];
+    *pixels = NULL;
+    dt_err err = open_image(a, path, NULL, called, &image, cells);
+    if (err == DT_OK) *n_cells = cells[0] * cells[1];
+    if (err == DT_OK && *n_cells > most)
+        err = dt_fail(DT_ERR_DATA,
+                      "%s: the image has %lld tokens: at most %lld fit; use a smaller image, or raise --context",
+                      called, (long long)(*n_cells * n_tokens), (long long)(most * n_tokens));
+    if (err == DT_OK)
+        err = dt_alloc(pixels, *n_cells, generate_image_nbytes(a), "out of memory for the image %s", called);
+    if (err == DT_OK) err = prepare(a, called, &image, cells, *pixels, grid);
     dt_image_free(&image);
     return err;
 }
 
-dt_err generate_load_image(app *a, const char *path, int32_t most, uint8_t **pixels, int64_t *n_cells, uint32_t *grid)
+/* Bytes of the first n images. */
+static size_t nbytes_of(const app *a, const image_list *i, int n)
 {
-    const dt_preprocessor *p = &a->frozen.mc.vision->preprocessor;
-    char called[PATH_MAX];
-    dt_image image = {0};
-    int64_t rows, columns;
-    *pixels = NULL;
-    DT_TRY(check_preprocessor(a));
-    dt_err err = decode_image(path, NULL, called, &image);
-    if (err == DT_OK) err = dt_image_grid(p, called, &image, &rows, &columns);
-    if (err == DT_OK) {
-        *n_cells = rows * columns;
-        *grid = p->cell ? dt_grid_code(rows, columns) : 0;
-        *pixels = malloc((size_t)*n_cells * generate_image_nbytes(a));
-        if (!*pixels) err = dt_fail(DT_ERR_MEMORY, "out of memory for an image");
-        const int64_t n_tokens = a->frozen.mc.vision->n_tokens;
-        if (*n_cells > most)
-            err = dt_fail(DT_ERR_DATA,
-                          "%s: the image has %lld tokens: at most %lld fit; use a smaller image, or raise --context",
-                          called, (long long)(*n_cells * n_tokens), (long long)(most * n_tokens));
-    }
-    if (err == DT_OK) err = dt_image_prepare(p, called, &image, *pixels);
-    dt_image_free(&image);
-    return err;
+    size_t n_cells = 0;
+    for (int k = 0; k < n; k++) n_cells += (size_t)i->n_cells[k];
+    return n_cells * generate_image_nbytes(a);
 }
+
+dt_err generate_images_add(const app *a, image_list *i, int64_t n_cells, uint32_t grid, uint8_t **pixels)
+{
+    DT_GROW(i->n_cells, i->n, "out of memory for image %d", i->n);
+    DT_GROW(i->grid, i->n, "out of memory for image %d", i->n);
+    const size_t more = (size_t)n_cells * generate_image_nbytes(a);
+    DT_RESIZE(i->pixels, i->nbytes + more, "out of memory for image %d", i->n);
+    *pixels = i->pixels + i->nbytes;
+    i->nbytes += more;
+    i->n_cells[i->n] = (int32_t)n_cells;
+    i->grid[i->n++] = grid;
+    return DT_OK;
+}
+
+void generate_images_copy(const app *a, const image_list *i, int k, uint8_t *pixels, uint32_t *grid)
+{
+    const size_t from = nbytes_of(a, i, k);
+    memcpy(pixels, i->pixels + from, nbytes_of(a, i, k + 1) - from);
+    *grid = i->grid[k];
+}
+
+void generate_images_drop(const app *a, image_list *i, int from, int n)
+{
+    if (n == 0) return;
+    const size_t first = nbytes_of(a, i, from), end = nbytes_of(a, i, from + n), left = (size_t)(i->n - from - n);
+    memmove(i->pixels + first, i->pixels + end, i->nbytes - end);
+    memmove(i->n_cells + from, i->n_cells + from + n, left * sizeof *i->n_cells);
+    memmove(i->grid + from, i->grid + from + n, left * sizeof *i->grid);
+    i->nbytes -= end - first;
+    i->n -= n;
+}
+
+void generate_images_free(image_list *i)
+{
+    free(i->n_cells), free(i->grid), free(i->pixels);
+    *i = (image_list){0};
+}
+
+/* ---- images of prompts ------------------------------------------------------------------------------------------- */
 
 static bool is_mine(const app *a, int prompt)
 {
     bool mine = a->opt.stream || a->comm.nranks == 1;
     for (int i = 0; !mine && i < a->n_out; i++) mine = generate_owner(a, prompt * a->n_out + i) == a->comm.rank;
     return mine;
-}
-
-static const char *name_of(const app *a, int prompt, int k) { return a->prompts.prompt[prompt].images.path[k]; }
-
-static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
-{
-    const dt_prompt *p = &a->prompts.prompt[prompt];
-    return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
 static bool judge_sees_the_same(const app *a)
@@ -177,7 +204,8 @@ static bool judge_sees_the_same(const app *a)
 /* Check an image's file before the model is loaded. The image is read when its sequence starts. */
 static dt_err find(app *a, int prompt)
 {
-    const int n = a->prompts.prompt[prompt].images.n;
+    const dt_prompt *p = &a->prompts.prompt[prompt];
+    const int n = p->images.n;
     char path[PATH_MAX];
     if (n == 0) return DT_OK;
     DT_CHECK(!a->opt.score || a->opt.answers || judge_sees_the_same(a), DT_ERR_USAGE,
@@ -186,12 +214,12 @@ static dt_err find(app *a, int prompt)
              prompt);
     for (int i = 0; i < a->n_out; i++) {
         a->seqs[prompt * a->n_out + i].n_images = n;
-        a->seqs[prompt * a->n_out + i].n_cells = a->prompts.prompt[prompt].n_cells;
+        a->seqs[prompt * a->n_out + i].n_cells = p->n_cells;
     }
     DT_TRY(check_preprocessor(a));
     for (int i = 0; i < n && is_mine(a, prompt); i++) {
-        if (dt_image_is_data(name_of(a, prompt, i))) continue;
-        DT_TRY(path_of(a, prompt, i, path));
+        if (dt_image_is_data(p->images.path[i])) continue;
+        DT_TRY(dt_image_path(NULL, p->file, p->images.path[i], path));
         DT_CHECK_ERRNO(access(path, R_OK) == 0, DT_ERR_DATA, path, "cannot be opened");
         if (a->opt.output) DT_TRY(dt_check_output(a->opt.output, true, (const char *const[]){path}, 1));
     }
@@ -206,14 +234,17 @@ dt_err generate_find_images(app *a)
 
 dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
-    app *a = ctx;
-    char path[PATH_MAX];
-    const int prompt = (int)(s->number / (uint64_t)a->n_out);
-    const char *name = name_of(a, prompt, k);
-    const int64_t n_cells = s->n_cells ? s->n_cells[k] : 1;
-    if (dt_image_is_data(name)) return read_image(a, name, n_cells, pixels, grid);
-    DT_TRY(path_of(a, prompt, k, path));
-    return read_image(a, path, n_cells, pixels, grid);
+    const app *a = ctx;
+    const dt_prompt *p = &a->prompts.prompt[s->number / (uint64_t)a->n_out];
+    char called[PATH_MAX];
+    dt_image image;
+    int64_t cells[2];
+    dt_err err = open_image(a, p->images.path[k], p->file, called, &image, cells);
+    if (err == DT_OK && cells[0] * cells[1] != (s->n_cells ? s->n_cells[k] : 1))
+        err = dt_fail(DT_ERR_DATA, "%s: the image was replaced during the run by one of another size", called);
+    if (err == DT_OK) err = prepare(a, called, &image, cells, pixels, grid);
+    dt_image_free(&image);
+    return err;
 }
 
 /* The largest number of cells of an image: sides differ by a factor of at most 200, and the shorter one may be a single
@@ -225,41 +256,25 @@ static int64_t most_cells(const dt_vision_config *v)
     return dt_max_i64(n, (int64_t)sqrt(200 * ((double)n + 1)) + 1);
 }
 
-/* A pass holds at least the largest image. In a conversation the sizes of images are not known: they have at most
- * `most` tokens. */
-static void size_grids(const app *a, dt_generate_options *g, int64_t most)
-{
-    const dt_vision_config *v = a->frozen.mc.vision;
-    int64_t largest = 0, all = 0;
-    if (a->opt.chat || a->opt.serve) largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
-    for (int i = 0; i < a->n_seqs; i++)
-        for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
-            largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);
-            all += a->seqs[i].n_cells[k];
-        }
-    if (largest == 0) return;
-    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest * v->n_tokens);
-    g->vision = v;
-    g->max_images =
-        (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok / v->n_tokens, all), PASS_PATCHES / v->n_rows));
-}
-
-/* Images per pass are limited by the prompts' tokens and by the tower's patches. */
+/* Images per pass are limited by the prompts' tokens and by the tower's patches. A pass holds at least the largest
+ * image. In a conversation the sizes of grids are not known: they have at most `most` tokens. */
 void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
     if (!v || most == 0) return;
-    if (dt_vision_has_cells(v)) {
-        size_grids(a, g, most);
-        return;
-    }
-    const int64_t least_tok = g->n_slots - 1 + v->n_tokens;
-    if (g->max_tok < least_tok) g->max_tok = (int32_t)least_tok;
-    int64_t n = g->max_tok / v->n_tokens;
-    n = n < PASS_PATCHES / v->n_rows ? n : PASS_PATCHES / v->n_rows;
-    n = n < most ? n : most;
+    const bool has_cells = dt_vision_has_cells(v);
+    int64_t largest = !has_cells, all = has_cells ? 0 : most;
+    if (has_cells && (a->opt.chat || a->opt.serve))
+        largest = all = dt_max_i64(1, dt_min_i64(most / v->n_tokens, most_cells(v)));
+    for (int i = 0; i < a->n_seqs && has_cells; i++)
+        for (int32_t k = 0; k < a->seqs[i].n_images; k++) {
+            largest = dt_max_i64(largest, a->seqs[i].n_cells[k]);
+            all += a->seqs[i].n_cells[k];
+        }
+    g->max_tok = (int32_t)dt_max_i64(g->max_tok, g->n_slots - 1 + largest * v->n_tokens);
     g->vision = v;
-    g->max_images = (int32_t)(n > 1 ? n : 1);
+    g->max_images =
+        (int32_t)dt_max_i64(largest, dt_min_i64(dt_min_i64(g->max_tok / v->n_tokens, all), PASS_PATCHES / v->n_rows));
 }
 
 void generate_free_images(app *a) { free(a->image_text); }

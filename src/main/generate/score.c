@@ -75,35 +75,19 @@ static dt_err open_passes(app *a, passes *p)
     return dt_model_open(&a->judging, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
 }
 
-static void add_text(dt_batch *b, const dt_sequence *s)
-{
-    b->seq_start[b->n_seq] = b->n_tok;
-    b->prompt_len[b->n_seq] = s->n_prompt;
-    b->full_len[b->n_seq++] = 0;
-    for (int32_t i = 0; i < s->n_ids; i++, b->n_tok++) {
-        b->token[b->n_tok] = s->ids[i];
-        b->target[b->n_tok] = -1;
-        b->weight[b->n_tok] = 0;
-        b->pos[b->n_tok] = i;
-        b->token_key[b->n_tok] = 0;
-    }
-    b->seq_start[b->n_seq] = b->n_tok;
-}
-
 /* Fill a pass with as many sequences as fit, starting at number first; returns the number of the next. */
 static int fill(passes *p, dt_sequence *const *mine, int n_mine, int first)
 {
     dt_batch *b = &p->batch;
     int i = first;
     int32_t n_images = 0;
-    b->n_tok = b->n_seq = 0;
-    b->seq_start[0] = 0;
+    dt_batch_clear(b);
     for (; i < n_mine && b->n_seq < p->max_seq && b->n_tok + mine[i]->n_ids <= p->max_tok; i++) {
         n_images += n_images_of(mine[i]);
         if (n_images > p->max_images) break;
-        add_text(b, mine[i]);
+        b->prompt_len[b->n_seq] = mine[i]->n_prompt;
+        dt_batch_append(b, mine[i]->ids, mine[i]->n_ids, mine[i]->n_ids + 1);
     }
-    b->n_samples = b->n_seq;
     dt_batch_finish(b);
     return i;
 }
@@ -169,8 +153,7 @@ dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
                                                                           &a->dev, NULL, &a->phase));
     if (err == DT_OK) err = together(&a->comm, open_passes(a, &p));
     if (err == DT_OK) err = all_passes(a, &p, mine, n_mine);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     dt_batch_free(&p.batch, &a->ledger);
     free(p.value);
     return err;

@@ -47,7 +47,7 @@ static dt_err make_sequence(app *a, dt_sequence *s, int prompt)
     *s = (dt_sequence){.number = (uint64_t)a->n_seqs, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
     s->max_ids = (int32_t)(most < limit ? most : limit);
     s->prompt_number = prompt + 1;
-    s->ids = malloc((size_t)s->max_ids * sizeof *s->ids);
+    s->ids = calloc((size_t)s->max_ids, sizeof *s->ids);
     s->logps = a->opt.logprobs || a->head.kind == HEAD_WORDS ? calloc((size_t)s->max_ids, sizeof *s->logps) : NULL;
     DT_CHECK(s->ids && (s->logps || !a->opt.logprobs), DT_ERR_MEMORY, "out of memory for sequence %d of %d tokens",
              a->n_seqs, s->max_ids);
@@ -108,70 +108,50 @@ typedef struct result_head {
     int32_t n_ids, finish;
 } result_head;
 
-static size_t values_nbytes(const app *a) { return a->values ? (size_t)(a->head.n_values + 1) / 2 * 8 : 0; }
+/* One field of a result, at the cursor, in multiples of 8 bytes. Packs or unpacks; at NULL: only counts. */
+typedef struct cursor {
+    char *at;
+    size_t nbytes;
+    bool unpacks;
+} cursor;
 
-static float *values_of(const app *a, const dt_sequence *s)
+static void exchange(cursor *c, void *field, size_t nbytes)
 {
-    return a->values + (int64_t)s->number * a->head.n_values;
+    if (c->at && nbytes) memcpy(c->unpacks ? field : c->at, c->unpacks ? c->at : field, nbytes);
+    nbytes = (nbytes + 7) / 8 * 8;
+    c->at = c->at ? c->at + nbytes : NULL;
+    c->nbytes += nbytes;
 }
 
-static size_t result_nbytes(const app *a, const dt_sequence *s)
+static void exchange_result(const app *a, cursor *c, dt_sequence *s)
 {
-    const size_t room = (size_t)s->max_ids;
-    return sizeof(result_head) + values_nbytes(a) +
-           (room * sizeof *s->ids + (s->logps ? room * sizeof *s->logps : 0) + 7) / 8 * 8;
-}
-
-static void pack(const app *a, char *to, const dt_sequence *s)
-{
-    const result_head head = {.logp = s->logp,
-                              .score = s->score,
-                              .reward = a->reward ? a->reward[s->number] : 0,
-                              .n_ids = s->n_ids,
-                              .finish = (int32_t)s->finish};
-    memcpy(to, &head, sizeof head);
-    to += sizeof head;
-    if (a->values) memcpy(to, values_of(a, s), (size_t)a->head.n_values * sizeof *a->values);
-    to += values_nbytes(a);
-    memcpy(to, s->ids, (size_t)s->n_ids * sizeof *s->ids);
-    if (s->logps) memcpy(to + (size_t)s->max_ids * sizeof *s->ids, s->logps, (size_t)s->max_ids * sizeof *s->logps);
-}
-
-static void unpack(const app *a, const char *from, dt_sequence *s)
-{
-    result_head head;
-    memcpy(&head, from, sizeof head);
-    from += sizeof head;
-    if (a->values) memcpy(values_of(a, s), from, (size_t)a->head.n_values * sizeof *a->values);
-    from += values_nbytes(a);
-    s->logp = head.logp, s->score = head.score;
+    result_head head = {s->logp, s->score, a->reward ? a->reward[s->number] : 0, s->n_ids, (int32_t)s->finish};
+    exchange(c, &head, sizeof head);
+    s->logp = head.logp, s->score = head.score, s->n_ids = head.n_ids, s->finish = (dt_finish)head.finish;
     if (a->reward) a->reward[s->number] = head.reward;
-    s->n_ids = head.n_ids;
-    s->finish = (dt_finish)head.finish;
-    memcpy(s->ids, from, (size_t)s->n_ids * sizeof *s->ids);
-    if (s->logps) memcpy(s->logps, from + (size_t)s->max_ids * sizeof *s->ids, (size_t)s->max_ids * sizeof *s->logps);
+    if (a->values) exchange(c, generate_values_of(a, s), (size_t)a->head.n_values * sizeof *a->values);
+    exchange(c, s->ids, (size_t)s->max_ids * sizeof *s->ids);
+    if (s->logps) exchange(c, s->logps, (size_t)s->max_ids * sizeof *s->logps);
+}
+
+/* The results of all sequences of a rank. */
+static void exchange_results(app *a, int of, cursor *c)
+{
+    for (int i = 0; i < a->n_seqs; i++)
+        if (generate_owner(a, i) == of) exchange_result(a, c, &a->seqs[i]);
 }
 
 /* One broadcast per source rank. */
 dt_err generate_fetch_from(app *a, int from)
 {
-    size_t nbytes = 0;
-    for (int i = 0; i < a->n_seqs; i++) nbytes += generate_owner(a, i) == from ? result_nbytes(a, &a->seqs[i]) : 0;
-    char *all = calloc(nbytes + 1, 1), *at = all;
+    cursor count = {0};
+    exchange_results(a, from, &count);
+    char *all = calloc(count.nbytes + 1, 1);
     dt_err err =
         together(&a->comm, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the results of rank %d", from));
-    for (int i = 0; err == DT_OK && i < a->n_seqs && a->comm.rank == from; i++) {
-        if (generate_owner(a, i) != from) continue;
-        pack(a, at, &a->seqs[i]);
-        at += result_nbytes(a, &a->seqs[i]);
-    }
-    if (err == DT_OK) err = dt_comm_broadcast_host(&a->comm, all, nbytes, from);
-    at = all;
-    for (int i = 0; err == DT_OK && i < a->n_seqs; i++) {
-        if (generate_owner(a, i) != from) continue;
-        unpack(a, at, &a->seqs[i]);
-        at += result_nbytes(a, &a->seqs[i]);
-    }
+    if (err == DT_OK && a->comm.rank == from) exchange_results(a, from, &(cursor){.at = all});
+    if (err == DT_OK) err = dt_comm_broadcast_host(&a->comm, all, count.nbytes, from);
+    if (err == DT_OK) exchange_results(a, from, &(cursor){.at = all, .unpacks = true});
     free(all);
     return err;
 }

@@ -108,6 +108,12 @@ static json_t *records_of(const dt_api_request *r)
     return list;
 }
 
+static void list_stops(const options *o, job *j)
+{
+    for (int i = 0; i < j->r.n_stop; i++) j->stop[j->n_stop++] = j->r.stop[i];
+    for (int i = 0; i < o->n_stop; i++) j->stop[j->n_stop++] = o->stop[i];
+}
+
 static dt_err encode(server *s, job *j)
 {
     app *a = s->a;
@@ -125,23 +131,16 @@ static dt_err encode(server *s, job *j)
     return err;
 }
 
-static dt_err add_image(app *a, prompt_images *i, const char *name)
+static dt_err add_image(const app *a, image_list *i, const char *name)
 {
-    uint8_t *pixels = NULL, *grown = NULL;
+    uint8_t *pixels = NULL, *to;
     int64_t n_cells = 0;
     uint32_t grid = 0;
-    DT_GROW(i->n_cells, i->n, "out of memory for image %d", i->n);
-    DT_GROW(i->grid, i->n, "out of memory for image %d", i->n);
     DT_TRY(generate_load_image(a, name, INT32_MAX, &pixels, &n_cells, &grid));
-    const size_t nbytes = (size_t)n_cells * generate_image_nbytes(a);
-    if ((grown = realloc(i->pixels, i->nbytes + nbytes))) memcpy(grown + i->nbytes, pixels, nbytes);
+    const dt_err err = generate_images_add(a, i, n_cells, grid, &to);
+    if (err == DT_OK) memcpy(to, pixels, (size_t)n_cells * generate_image_nbytes(a));
     free(pixels);
-    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for image %d", i->n);
-    i->pixels = grown;
-    i->nbytes += nbytes;
-    i->n_cells[i->n] = (int32_t)n_cells;
-    i->grid[i->n++] = grid;
-    return DT_OK;
+    return err;
 }
 
 /* Images are prepared here, so that an image that cannot be read only fails its request. */
@@ -184,23 +183,23 @@ static dt_err make_choice(const server *s, job *j, int i)
     const dt_ids *p = &j->prompts.prompt[i / j->r.n].ids;
     int64_t n_new = 0;
     DT_TRY(count_new(s, j, (int64_t)p->n, &n_new));
-    *c = (choice){.of = j, .index = i, .live = -1, .n_prompt = (int32_t)p->n, .n_ids = (int32_t)p->n};
+    *c = (choice){.of = j, .index = i, .live = -1};
     const bool scored = n_new == 0 && j->r.echo && j->r.logprobs >= 0;
     DT_CHECK(!scored || p->n < (size_t)s->max_len, DT_ERR_DATA,
              "log-probabilities of a prompt need room for one more token in the context of %" PRId32, s->max_len);
     c->n_dropped = scored;
-    c->max_ids = (int32_t)((int64_t)p->n + n_new + c->n_dropped);
-    c->read = c->n_prompt;
-    c->first = j->r.chat || c->n_prompt < 6 ? (j->r.chat ? c->n_prompt : 0) : c->n_prompt - 6;
-    DT_ALLOC(c->ids, c->max_ids, "out of memory for a sequence of %d tokens", c->max_ids);
-    memcpy(c->ids, p->id, p->n * sizeof *c->ids);
-    if (j->r.logprobs >= 0) {
-        const int64_t n = (int64_t)c->max_ids * j->n_top;
-        DT_ALLOC(c->logps, c->max_ids, "out of memory for a sequence of %d tokens", c->max_ids);
-        DT_ALLOC(c->top_token, n + 1, "out of memory for log-probabilities");
-        DT_ALLOC(c->top_logp, n + 1, "out of memory for log-probabilities");
-    }
-    if (c->max_ids == c->n_prompt) c->finish = "length", j->n_left--;
+    c->s = (dt_sequence){.number = (uint64_t)i, /* with a seed, else a new one */
+                         .seed = j->r.sampling.seed,
+                         .n_prompt = (int32_t)p->n,
+                         .n_ids = (int32_t)p->n,
+                         .max_ids = (int32_t)((int64_t)p->n + n_new + c->n_dropped),
+                         .n_top = (int32_t)dt_max_i64(j->r.logprobs, 0),
+                         .of_prompt = j->r.echo && j->r.logprobs >= 0};
+    c->read = c->s.n_prompt;
+    c->first = j->r.chat || c->s.n_prompt < 6 ? (j->r.chat ? c->s.n_prompt : 0) : c->s.n_prompt - 6;
+    DT_TRY(serve_sequence_alloc(&c->s, j->r.logprobs >= 0));
+    memcpy(c->s.ids, p->id, p->n * sizeof *c->s.ids);
+    if (c->s.max_ids == c->s.n_prompt) c->finish = "length", j->n_left--;
     return DT_OK;
 }
 
@@ -210,12 +209,11 @@ static dt_err make_choices(const server *s, job *j)
     const int most = (int)s->a->opt.max_queue + s->n_live;
     DT_CHECK(n <= most, DT_ERR_DATA, "the request has %d completions, but this server accepts at most %d", n, most);
     DT_ALLOC(j->choices, n, "out of memory for %d completions", n);
-    j->n_top = j->r.logprobs > 0 ? (int32_t)j->r.logprobs : 0;
     j->n_left = n;
     for (; j->n_choices < n; j->n_choices++) {
         const dt_err err = make_choice(s, j, j->n_choices);
         if (err != DT_OK) return j->n_choices++, err;
-        if (j->n_choices % j->r.n == 0) j->n_prompt_tok += j->choices[j->n_choices].n_prompt;
+        if (j->n_choices % j->r.n == 0) j->n_prompt_tok += j->choices[j->n_choices].s.n_prompt;
     }
     return DT_OK;
 }
@@ -269,6 +267,7 @@ static void start_job(server *s, dt_exchange *x, const dt_http_request *http, bo
         serve_job_free(j);
         return;
     }
+    list_stops(&s->a->opt, j);
     if (err == DT_OK) err = encode(s, j);
     if (err == DT_OK) err = make_choices(s, j);
     if (err == DT_OK) err = add_images(s->a, j);
@@ -455,8 +454,7 @@ static dt_err run(server *s, const dt_decoder *decoder, const dt_generate_option
     TOGETHER(a, a->comm.rank == 0 ? open_service(s) : DT_OK);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     const dt_err err = dt_generate(decoder, NULL, 0, g, &stats);
-    dt_watchdog_stop(a->watchdog);
-    a->watchdog = NULL;
+    dt_watchdog_stop(&a->watchdog);
     DT_TRY(err);
     return together(&a->comm, DT_OK);
 }

@@ -17,26 +17,13 @@
 typedef struct job job;
 typedef struct server server;
 
-/* Images of a prompt, prepared for the model's tower. */
-typedef struct prompt_images {
-    int n;
-    int32_t *n_cells; /* [n] */
-    uint32_t *grid;   /* [n] */
-    uint8_t *pixels;  /* [nbytes] */
-    size_t nbytes;
-} prompt_images;
-
 /* A completion of a prompt. */
 typedef struct choice {
     job *of;
     struct choice *next; /* in the queue */
     int index;
-    int32_t *ids; /* [max_ids]: prompt and completion */
-    int32_t n_prompt, n_ids, max_ids;
+    dt_sequence s;     /* prompt and completion; logps NULL: not wanted */
     int32_t n_dropped; /* new tokens that were only computed for the prompt's log-probabilities */
-    float *logps;      /* [max_ids]; NULL: not wanted */
-    int32_t *top_token;
-    float *top_logp; /* [max_ids, n_top] */
     /* the text of the completion: tokens first .. read - 1 and earlier ones are whole; of the text of tokens first ..
      * n_ids - 1, `shown` bytes are in text */
     dt_text text;
@@ -52,11 +39,12 @@ struct job {
     job *next;
     dt_exchange *x;
     dt_api_request r;
+    const char *stop[DT_MAX_REQUEST_STOPS + DT_MAX_STOPS]; /* of the request and of the server */
+    int n_stop;
     dt_prompts prompts;
     choice *choices;
     int n_choices, n_left; /* n_left: those that have not finished */
-    prompt_images images;  /* of a conversation */
-    int32_t n_top;
+    image_list images;     /* of a conversation */
     char id[48];
     int64_t created, n_prompt_tok;
     double since_s, end_s; /* end_s: it is given up */
@@ -69,8 +57,8 @@ typedef struct live {
     int owner;
     dt_choice how;
     dt_sequence seq;
-    prompt_images images; /* at its owner */
-    choice *of;           /* rank 0 */
+    image_list images; /* at its owner */
+    choice *of;        /* rank 0 */
 } live;
 
 struct server {
@@ -112,9 +100,11 @@ void serve_queue_close(server *s);
 dt_err serve_live_open(server *s);
 void serve_live_close(server *s);
 dt_err serve_live_on_pass(void *ctx);
+/** Allocate a sequence's arrays; logps: with those of log-probabilities. Free them: leaves NULL. */
+dt_err serve_sequence_alloc(dt_sequence *q, bool logps);
+void serve_sequence_free(dt_sequence *q);
 dt_err serve_live_on_token(void *ctx, dt_sequence *q);
 dt_err serve_live_image(void *ctx, const dt_sequence *q, int32_t k, uint8_t *pixels, uint32_t *grid);
-void serve_images_free(prompt_images *i);
 /** Append to the message: a choice begins at a rank that has room; false: none has. A sequence ends. */
 bool serve_live_begin(server *s, choice *c, dt_text *message);
 void serve_live_cancel(server *s, choice *c, dt_text *message);

@@ -9,11 +9,11 @@
 void serve_job_free(job *j)
 {
     for (choice *c = j->choices; c && c < j->choices + j->n_choices; c++) {
-        free(c->ids), free(c->logps), free(c->top_token), free(c->top_logp);
+        serve_sequence_free(&c->s);
         dt_text_free(&c->text);
     }
     free(j->choices);
-    serve_images_free(&j->images);
+    generate_images_free(&j->images);
     dt_prompts_free(&j->prompts);
     dt_request_free(&j->r);
     free(j);
@@ -29,13 +29,11 @@ static bool continues(char byte) { return (byte & 0xc0) == 0x80; }
  * tokens may still change invalid bytes before them (byte fallback): whole answers are decoded again at their end. */
 static void decode_window(const app *a, choice *c, bool last)
 {
-    static const char incomplete[] = "\xef\xbf\xbd";
     size_t n_before = 0, n = 0, from;
-    char *before = dt_decode(a->tok, c->ids + c->first, c->read - c->first, true, &n_before),
-         *now = dt_decode(a->tok, c->ids + c->first, c->n_ids - c->first, true, &n);
+    char *before = dt_decode(a->tok, c->s.ids + c->first, c->read - c->first, true, &n_before),
+         *now = dt_decode(a->tok, c->s.ids + c->first, c->s.n_ids - c->first, true, &n);
     if (!before || !now) c->text.failed = true;
-    size_t settled = n;
-    for (int i = 0; i < 3 && now && settled >= 3 && memcmp(now + settled - 3, incomplete, 3) == 0; i++) settled -= 3;
+    size_t settled = now ? generate_whole_characters(now, n) : 0;
     const bool whole = settled == n || last;
     from = n_before + c->shown;
     while (now && from < n && continues(now[from])) from++;
@@ -44,67 +42,41 @@ static void decode_window(const app *a, choice *c, bool last)
         dt_text_append(&c->text, now + from, settled - from);
         c->shown = settled > n_before ? settled - n_before : 0;
     }
-    if (whole) c->first = c->read, c->read = c->n_ids, c->shown = 0;
+    if (whole) c->first = c->read, c->read = c->s.n_ids, c->shown = 0;
     free(before);
     free(now);
-}
-
-/* Stop texts of the request, then of the command line and generation_config.json. */
-static const char *stop_text(const app *a, const choice *c, int i)
-{
-    const dt_api_request *r = &c->of->r;
-    return i < r->n_stop ? r->stop[i] : i < r->n_stop + a->opt.n_stop ? a->opt.stop[i - r->n_stop] : NULL;
 }
 
 /* The text as dtrain-generate prints it, of an answer that is not streamed. */
 static void decode_again(const app *a, choice *c)
 {
-    size_t n = 0, n_prompt = 0;
-    char *text = NULL, *prompt = NULL;
-    if (!c->of->r.chat) {
-        text = dt_decode(a->tok, c->ids, c->n_ids, true, &n);
-        prompt = dt_decode(a->tok, c->ids, c->n_prompt, true, &n_prompt);
-    }
-    if (!text || !prompt || n < n_prompt || memcmp(text, prompt, n_prompt) != 0) {
-        free(text);
-        n_prompt = 0;
-        text = dt_decode(a->tok, c->ids + c->n_prompt, c->n_ids - c->n_prompt, true, &n);
-    }
+    size_t n = 0;
+    char *text = generate_completion(a, c->s.ids, c->s.n_prompt, c->s.n_ids, c->of->r.chat, &n);
     c->text.n = 0;
     if (text)
-        dt_text_append(&c->text, text + n_prompt, n - n_prompt);
+        dt_text_append(&c->text, text, n);
     else
         c->text.failed = true;
     free(text);
-    free(prompt);
 }
 
 bool serve_text_grow(const app *a, choice *c, bool last)
 {
-    size_t n_old = c->text.n, end = SIZE_MAX;
-    const char *stop;
+    const job *j = c->of;
+    size_t n_old = c->text.n;
     decode_window(a, c, last);
-    if (last && !c->of->r.stream) decode_again(a, c), n_old = 0;
-    for (int i = 0; (stop = stop_text(a, c, i)) && c->text.bytes; i++) {
-        const size_t n = strlen(stop), from = n_old >= n ? n_old - n + 1 : 0;
-        const char *at = memmem(c->text.bytes + from, c->text.n - from, stop, n);
-        if (at && (size_t)(at - c->text.bytes) < end) end = (size_t)(at - c->text.bytes);
-    }
-    if (end == SIZE_MAX) return false;
+    if (last && !j->r.stream) decode_again(a, c), n_old = 0;
+    const size_t end = c->text.bytes ? generate_find_stop(j->stop, j->n_stop, c->text.bytes, c->text.n, n_old) : 0;
+    if (end == c->text.n) return false;
     c->text.n = end;
     return true;
 }
 
 /* Bytes that may be streamed: not the beginning of a stop text. */
-static size_t sendable(const app *a, const choice *c)
+static size_t sendable(const choice *c)
 {
-    size_t end = c->text.n;
-    const char *stop;
-    for (int i = 0; !c->finish && (stop = stop_text(a, c, i)); i++)
-        for (size_t k = strlen(stop) - 1; k > 0; k--)
-            if (c->text.n >= k && c->text.n - k < end && memcmp(c->text.bytes + c->text.n - k, stop, k) == 0)
-                end = c->text.n - k;
-    return end;
+    const job *j = c->of;
+    return c->finish || !c->text.bytes ? c->text.n : generate_before_stop(j->stop, j->n_stop, c->text.bytes, c->text.n);
 }
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------- */
@@ -149,13 +121,13 @@ static int64_t n_characters(const json_t *text)
 static json_t *alternatives(const app *a, const choice *c, int32_t i)
 {
     json_t *list = json_object();
-    const int32_t n_top = c->of->n_top;
+    const int32_t n_top = c->s.n_top;
     for (int32_t j = 0; j <= n_top; j++) {
-        const int32_t id = j < n_top ? c->top_token[(int64_t)i * n_top + j] : c->ids[i];
+        const int32_t id = j < n_top ? c->s.top_token[(int64_t)i * n_top + j] : c->s.ids[i];
         json_t *key = id >= 0 ? token_text(a, id) : NULL;
         if (key && (j < n_top || !json_object_get(list, json_string_value(key))))
             json_object_set_new(list, json_string_value(key),
-                                real((double)(j < n_top ? c->top_logp[(int64_t)i * n_top + j] : c->logps[i])));
+                                real((double)(j < n_top ? c->s.top_logp[(int64_t)i * n_top + j] : c->s.logps[i])));
         json_decref(key);
     }
     return list;
@@ -166,11 +138,11 @@ static json_t *completion_logprobs(const app *a, const choice *c, int32_t from, 
 {
     json_t *tokens = json_array(), *logps = json_array(), *tops = json_array(), *offsets = json_array();
     for (int32_t i = from; i < end; i++) {
-        json_t *text = token_text(a, c->ids[i]);
+        json_t *text = token_text(a, c->s.ids[i]);
         json_array_append_new(offsets, json_integer(*offset));
         *offset += n_characters(text);
         json_array_append_new(tokens, text);
-        json_array_append_new(logps, i > 0 ? real((double)c->logps[i]) : json_null());
+        json_array_append_new(logps, i > 0 ? real((double)c->s.logps[i]) : json_null());
         json_array_append_new(tops, i > 0 ? alternatives(a, c, i) : json_null());
     }
     return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", logps, "top_logprobs", tops,
@@ -189,12 +161,12 @@ static json_t *chat_logprob(const app *a, int32_t id, double logp)
 static json_t *chat_logprobs(const app *a, const choice *c, int32_t from, int32_t end)
 {
     json_t *content = json_array();
-    const int32_t n_top = c->of->n_top;
+    const int32_t n_top = c->s.n_top;
     for (int32_t i = from; i < end; i++) {
-        json_t *one = chat_logprob(a, c->ids[i], (double)c->logps[i]), *tops = json_array();
-        for (int32_t j = 0; j < n_top && c->top_token[(int64_t)i * n_top + j] >= 0; j++)
-            json_array_append_new(tops, chat_logprob(a, c->top_token[(int64_t)i * n_top + j],
-                                                     (double)c->top_logp[(int64_t)i * n_top + j]));
+        json_t *one = chat_logprob(a, c->s.ids[i], (double)c->s.logps[i]), *tops = json_array();
+        for (int32_t j = 0; j < n_top && c->s.top_token[(int64_t)i * n_top + j] >= 0; j++)
+            json_array_append_new(tops, chat_logprob(a, c->s.top_token[(int64_t)i * n_top + j],
+                                                     (double)c->s.top_logp[(int64_t)i * n_top + j]));
         json_object_set_new(one, "top_logprobs", tops);
         json_array_append_new(content, one);
     }
@@ -203,8 +175,8 @@ static json_t *chat_logprobs(const app *a, const choice *c, int32_t from, int32_
 
 static json_t *logprobs(const app *a, const choice *c, int32_t from, int64_t *offset)
 {
-    const int32_t end = c->n_ids - c->n_dropped > from ? c->n_ids - c->n_dropped : from;
-    if (!c->logps) return json_null();
+    const int32_t end = c->s.n_ids - c->n_dropped > from ? c->s.n_ids - c->n_dropped : from;
+    if (!c->s.logps) return json_null();
     return c->of->r.chat ? chat_logprobs(a, c, from, end) : completion_logprobs(a, c, from, end, offset);
 }
 
@@ -213,7 +185,7 @@ static json_t *logprobs(const app *a, const choice *c, int32_t from, int64_t *of
 static char *prompt_text(const app *a, const choice *c, size_t *n)
 {
     const json_t *given = json_array_get(c->of->r.prompts, (size_t)(c->index / c->of->r.n));
-    if (!json_is_string(given)) return dt_decode(a->tok, c->ids, c->n_prompt, true, n);
+    if (!json_is_string(given)) return dt_decode(a->tok, c->s.ids, c->s.n_prompt, true, n);
     *n = json_string_length(given);
     char *text = malloc(*n + 1);
     if (text) memcpy(text, json_string_value(given), *n + 1);
@@ -238,7 +210,7 @@ static json_t *usage_of(const job *j)
 {
     int64_t n_new = 0;
     for (const choice *c = j->choices; c < j->choices + j->n_choices; c++)
-        n_new += c->n_ids - c->n_dropped - c->n_prompt;
+        n_new += c->s.n_ids - c->n_dropped - c->s.n_prompt;
     return json_pack("{s:I,s:I,s:I}", "prompt_tokens", (json_int_t)j->n_prompt_tok, "completion_tokens",
                      (json_int_t)n_new, "total_tokens", (json_int_t)(j->n_prompt_tok + n_new));
 }
@@ -250,7 +222,7 @@ static json_t *completion(const app *a, const choice *c)
     int64_t offset = 0;
     const bool echo = c->of->r.echo;
     return json_pack("{s:i,s:o,s:o,s:o}", "index", c->index, "text", text_of(a, c, 0, c->text.n, echo), "logprobs",
-                     logprobs(a, c, echo ? 0 : c->n_prompt, &offset), "finish_reason", finish_of(c));
+                     logprobs(a, c, echo ? 0 : c->s.n_prompt, &offset), "finish_reason", finish_of(c));
 }
 
 /* ---- tool calls -------------------------------------------------------------------------------------------------- */
@@ -279,7 +251,7 @@ static json_t *calls_of(const server *s, choice *c, size_t *n_text)
     json_t *calls = NULL, *one;
     *n_text = c->text.n;
     if (!c->of->r.tools) return NULL;
-    char *text = dt_decode(a->tok, c->ids + c->n_prompt, c->n_ids - c->n_prompt, false, &n);
+    char *text = dt_decode(a->tok, c->s.ids + c->s.n_prompt, c->s.n_ids - c->s.n_prompt, false, &n);
     if (!text || dt_chat_read_calls(a->reader.chat, c->of->r.tools, text, &calls, &n_bad) != DT_OK) dt_error_clear();
     free(text);
     if (json_array_size(calls) == 0) return json_decref(calls), NULL;
@@ -311,7 +283,7 @@ static json_t *answer_of(const server *s, choice *c)
     json_array_foreach(calls, i, one) json_object_del(one, "index");
     if (calls) json_object_set_new(message, "tool_calls", calls);
     return json_pack("{s:i,s:o,s:o,s:o}", "index", c->index, "message", message, "logprobs",
-                     logprobs(a, c, c->n_prompt, &offset), "finish_reason", finish_of(c));
+                     logprobs(a, c, c->s.n_prompt, &offset), "finish_reason", finish_of(c));
 }
 
 /* ---- parts of answers -------------------------------------------------------------------------------------------- */
@@ -386,7 +358,7 @@ static void send_part(server *s, choice *c, size_t end)
     const app *a = s->a;
     job *j = c->of;
     const bool first = c->n_streamed == 0;
-    const int32_t from = c->n_prompt + c->n_streamed;
+    const int32_t from = c->s.n_prompt + c->n_streamed;
     size_t n_text;
     json_t *calls = c->finish ? calls_of(s, c, &n_text) : NULL, *list = logprobs(a, c, from, &c->offset), *one,
            *text = text_of(a, c, c->sent, calls ? n_text : end, first && j->r.echo);
@@ -403,15 +375,15 @@ static void send_part(server *s, choice *c, size_t end)
     }
     append_json(j->x, envelope(s, j, json_pack("[o]", one)), "data: ", "\n\n");
     c->sent = end;
-    c->n_streamed = c->n_ids - c->n_prompt;
+    c->n_streamed = c->s.n_ids - c->s.n_prompt;
 }
 
 void serve_stream(server *s, choice *c)
 {
     begin_stream(s, c->of);
-    const size_t end = sendable(s->a, c);
+    const size_t end = sendable(c);
     if (c->of->r.tools && !c->finish) return;
-    if (end > c->sent || c->finish || c->logps) send_part(s, c, end);
+    if (end > c->sent || c->finish || c->s.logps) send_part(s, c, end);
 }
 
 static void end_stream(server *s, job *j)
@@ -461,7 +433,7 @@ void serve_answer(server *s, job *j)
     }
     if (j->r.stream) {
         for (choice *c = j->choices; c < j->choices + j->n_choices; c++)
-            if (c->n_ids - c->n_dropped == c->n_prompt) serve_stream(s, c);
+            if (c->s.n_ids - c->n_dropped == c->s.n_prompt) serve_stream(s, c);
         end_stream(s, j);
         return;
     }

@@ -4,6 +4,7 @@
 #include "serve.h"
 #include "dtrain/process/process.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,34 +13,43 @@ enum { EVENT, TOKEN, LOGP, FINISH, TOP };
 
 static size_t width(int32_t n_top) { return TOP + 2 * (size_t)n_top; }
 
-/* What rank 0 sends about a sequence. ids follow a start. */
+/* What rank 0 sends about a sequence; addresses are NULL. ids follow a start. */
 typedef struct note {
     int32_t live, owner; /* owner -1: the sequence ends */
-    int32_t n_ids, max_ids, n_top, of_prompt;
-    int32_t n_images;
-    uint64_t number, seed, n_pixels;
+    uint64_t n_pixels;
     dt_choice how;
+    dt_sequence seq;
 } note;
 
 /* Bytes after a note: ids, then cells, grids and pixels of images. */
 static size_t nbytes_after(const note *n)
 {
-    return (size_t)n->n_ids * sizeof(int32_t) + (size_t)n->n_images * (sizeof(int32_t) + sizeof(uint32_t)) +
+    return (size_t)n->seq.n_ids * sizeof(int32_t) + (size_t)n->seq.n_images * (sizeof(int32_t) + sizeof(uint32_t)) +
            n->n_pixels;
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-void serve_images_free(prompt_images *i)
+dt_err serve_sequence_alloc(dt_sequence *q, bool logps)
 {
-    free(i->n_cells), free(i->grid), free(i->pixels);
-    *i = (prompt_images){0};
+    const int64_t n = q->max_ids, n_top = logps ? n * q->n_top : 0;
+    DT_ALLOC(q->ids, n, "out of memory for a sequence of %" PRId64 " tokens", n);
+    if (logps) DT_ALLOC(q->logps, n, "out of memory for a sequence of %" PRId64 " tokens", n);
+    DT_ALLOC(q->top_token, n_top, "out of memory for a sequence of %" PRId64 " tokens", n);
+    DT_ALLOC(q->top_logp, n_top, "out of memory for a sequence of %" PRId64 " tokens", n);
+    return DT_OK;
+}
+
+void serve_sequence_free(dt_sequence *q)
+{
+    free(q->ids), free(q->logps), free(q->top_token), free(q->top_logp);
+    q->ids = q->top_token = NULL, q->logps = q->top_logp = NULL;
 }
 
 static dt_err take_images(live *l, const note *n, const char *from)
 {
-    const size_t count = (size_t)n->n_images;
-    prompt_images *i = &l->images;
+    const size_t count = (size_t)n->seq.n_images;
+    image_list *i = &l->images;
     if (count == 0) return DT_OK;
     DT_ALLOC(i->n_cells, count, "out of memory for %zu images", count);
     DT_ALLOC(i->grid, count, "out of memory for %zu images", count);
@@ -47,51 +57,37 @@ static dt_err take_images(live *l, const note *n, const char *from)
     memcpy(i->n_cells, from, count * sizeof *i->n_cells);
     memcpy(i->grid, from + count * sizeof *i->n_cells, count * sizeof *i->grid);
     memcpy(i->pixels, from + count * (sizeof *i->n_cells + sizeof *i->grid), n->n_pixels);
-    l->seq.n_images = n->n_images;
     l->seq.n_cells = i->n_cells;
     return DT_OK;
 }
 
+static const live *live_of(const dt_sequence *q)
+{
+    return (const live *)(const void *)((const char *)q - offsetof(live, seq));
+}
+
 dt_err serve_live_image(void *ctx, const dt_sequence *q, int32_t k, uint8_t *pixels, uint32_t *grid)
 {
-    const app *a = ctx;
-    const prompt_images *i = &((const live *)(const void *)((const char *)q - offsetof(live, seq)))->images;
-    const size_t cell = generate_image_nbytes(a);
-    size_t before = 0;
-    for (int32_t j = 0; j < k; j++) before += (size_t)i->n_cells[j];
-    memcpy(pixels, i->pixels + before * cell, (size_t)i->n_cells[k] * cell);
-    *grid = i->grid[k];
+    generate_images_copy(ctx, &live_of(q)->images, k, pixels, grid);
     return DT_OK;
 }
 
 static void forget(live *l)
 {
-    serve_images_free(&l->images);
-    free(l->seq.ids), free(l->seq.logps), free(l->seq.top_token), free(l->seq.top_logp);
+    generate_images_free(&l->images);
+    serve_sequence_free(&l->seq);
     *l = (live){0};
 }
 
 static dt_err begin(server *s, const note *n, const char *ids)
 {
     live *l = &s->live[n->live];
-    choice *const of = l->of;
-    const bool mine = n->owner == s->a->comm.rank, room = mine || n->of_prompt;
-    const size_t max = (size_t)n->max_ids;
-    *l = (live){.used = true, .owner = n->owner, .how = n->how, .of = of};
-    l->seq = (dt_sequence){.number = n->number,
-                           .seed = n->seed,
-                           .n_prompt = n->n_ids,
-                           .n_ids = n->n_ids,
-                           .max_ids = n->max_ids,
-                           .n_top = n->n_top,
-                           .of_prompt = n->of_prompt};
-    if (!room) return DT_OK;
-    DT_ALLOC(l->seq.ids, max, "out of memory for a sequence of %zu tokens", max);
-    DT_ALLOC(l->seq.logps, max, "out of memory for a sequence of %zu tokens", max);
-    DT_ALLOC(l->seq.top_token, max * (size_t)n->n_top + 1, "out of memory for a sequence of %zu tokens", max);
-    DT_ALLOC(l->seq.top_logp, max * (size_t)n->n_top + 1, "out of memory for a sequence of %zu tokens", max);
-    memcpy(l->seq.ids, ids, (size_t)n->n_ids * sizeof *l->seq.ids);
-    return mine ? take_images(l, n, ids + (size_t)n->n_ids * sizeof *l->seq.ids) : DT_OK;
+    const bool mine = n->owner == s->a->comm.rank;
+    *l = (live){.used = true, .owner = n->owner, .how = n->how, .of = l->of, .seq = n->seq};
+    if (!mine && !n->seq.of_prompt) return DT_OK;
+    DT_TRY(serve_sequence_alloc(&l->seq, true));
+    memcpy(l->seq.ids, ids, (size_t)n->seq.n_ids * sizeof *l->seq.ids);
+    return mine ? take_images(l, n, ids + (size_t)n->seq.n_ids * sizeof *l->seq.ids) : DT_OK;
 }
 
 /* The sequence leaves its slot before the next pass; then its entry is free. */
@@ -164,24 +160,17 @@ bool serve_live_begin(server *s, choice *c, dt_text *message)
         if (!s->live[i].used && !s->live[i].of) spare = i;
     if (best < 0 || spare < 0) return false;
     const dt_api_request *r = &c->of->r;
-    const note n = {.live = spare,
-                    .owner = best,
-                    .n_ids = c->n_prompt,
-                    .max_ids = c->max_ids,
-                    .n_top = c->of->n_top,
-                    .of_prompt = r->echo && r->logprobs >= 0,
-                    .n_images = c->of->images.n,
-                    .n_pixels = c->of->images.nbytes,
-                    .number = r->has_seed ? (uint64_t)c->index : atomic_fetch_add(&s->next_number, 1),
-                    .seed = r->sampling.seed,
-                    .how = dt_sampling_choice(&r->sampling)};
-    note greedy = n;
-    if (n.how.greedy) greedy.how = (dt_choice){.repetition_penalty = n.how.repetition_penalty, .greedy = true};
+    const image_list *i = &c->of->images;
+    note n = {
+        .live = spare, .owner = best, .n_pixels = i->nbytes, .how = dt_sampling_choice(&r->sampling), .seq = c->s};
+    if (n.how.greedy) n.how = (dt_choice){.repetition_penalty = n.how.repetition_penalty, .greedy = true};
+    if (!r->has_seed) n.seq.number = atomic_fetch_add(&s->next_number, 1);
+    n.seq.n_images = i->n;
+    n.seq.ids = n.seq.top_token = NULL, n.seq.logps = n.seq.top_logp = NULL;
     s->live[spare].of = c, s->live[spare].owner = best;
     c->live = spare;
-    dt_text_append(message, &greedy, sizeof greedy);
-    dt_text_append(message, c->ids, (size_t)c->n_prompt * sizeof *c->ids);
-    const prompt_images *i = &c->of->images;
+    dt_text_append(message, &n, sizeof n);
+    dt_text_append(message, c->s.ids, (size_t)c->s.n_prompt * sizeof *c->s.ids);
     if (i->n == 0) return true;
     dt_text_append(message, i->n_cells, (size_t)i->n * sizeof *i->n_cells);
     dt_text_append(message, i->grid, (size_t)i->n * sizeof *i->grid);
@@ -204,7 +193,7 @@ dt_err serve_live_on_token(void *ctx, dt_sequence *q)
 {
     const app *a = ctx;
     server *s = a->server;
-    const live *l = (const live *)(const void *)((const char *)q - offsetof(live, seq));
+    const live *l = live_of(q);
     uint64_t *e = s->event + (size_t)(l - s->live) * width(s->feed.n_top);
     const int32_t at = q->n_ids - 1;
     const double logp = q->finish == DT_FINISH_FAILED ? 0 : (double)q->logps[at];
@@ -231,9 +220,9 @@ static dt_err fetch_prompt(server *s, live *l)
         DT_TRY(dt_comm_broadcast_host(&s->a->comm, q->top_logp, n * n_top * sizeof *q->top_logp, l->owner));
     }
     if (!c || s->a->comm.rank > 0) return DT_OK;
-    memcpy(c->logps, q->logps, n * sizeof *q->logps);
-    memcpy(c->top_token, q->top_token, n * n_top * sizeof *q->top_token);
-    memcpy(c->top_logp, q->top_logp, n * n_top * sizeof *q->top_logp);
+    memcpy(c->s.logps, q->logps, n * sizeof *q->logps);
+    memcpy(c->s.top_token, q->top_token, n * n_top * sizeof *q->top_token);
+    memcpy(c->s.top_logp, q->top_logp, n * n_top * sizeof *q->top_logp);
     return DT_OK;
 }
 

@@ -64,15 +64,15 @@ static void remove_answered(server *s)
 
 static void append(const server *s, choice *c, int32_t token, double logp, const uint64_t *top)
 {
-    const int32_t n_top = c->of->n_top;
-    for (int32_t i = 0; c->logps && i < n_top; i++) {
+    const int32_t n_top = c->s.n_top;
+    for (int32_t i = 0; c->s.logps && i < n_top; i++) {
         double value;
         memcpy(&value, &top[2 * i + 1], sizeof value);
-        c->top_token[(int64_t)c->n_ids * n_top + i] = (int32_t)top[2 * i];
-        c->top_logp[(int64_t)c->n_ids * n_top + i] = (float)value;
+        c->s.top_token[(int64_t)c->s.n_ids * n_top + i] = (int32_t)top[2 * i];
+        c->s.top_logp[(int64_t)c->s.n_ids * n_top + i] = (float)value;
     }
-    if (c->logps) c->logps[c->n_ids] = (float)logp;
-    c->ids[c->n_ids++] = token;
+    if (c->s.logps) c->s.logps[c->s.n_ids] = (float)logp;
+    c->s.ids[c->s.n_ids++] = token;
     (void)s;
 }
 
@@ -87,7 +87,7 @@ bool serve_queue_token(server *s, choice *c, int32_t token, double logp, dt_fini
 {
     job *j = c->of;
     if (finish != DT_FINISH_FAILED) append(s, c, token, logp, top);
-    if (c->n_ids == c->n_prompt + 1) {
+    if (c->s.n_ids == c->s.n_prompt + 1) {
         atomic_fetch_add(&s->first_us, (uint64_t)(1e6 * (dt_now_s() - j->since_s)));
         atomic_fetch_add(&s->n_first, 1);
     }

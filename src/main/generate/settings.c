@@ -55,11 +55,12 @@ static dt_err copy_ids(dt_ids *to, const dt_ids *from)
 static dt_err take_rules(options *o, const dt_generation_defaults *from)
 {
     const bool minimum = !o->given.min_new && from->min_new_tokens >= 0;
-    if (minimum) o->min_new_tokens = from->min_new_tokens;
-    if (!o->given.min_new && !minimum && from->min_length > 0) o->min_length = from->min_length;
-    if (!o->given.ngram && from->no_repeat_ngram_size > 0) o->no_repeat_ngram_size = from->no_repeat_ngram_size;
-    if (!o->given.suppress) DT_TRY(copy_ids(&o->suppress, &from->suppress));
-    if (!o->given.begin_suppress) DT_TRY(copy_ids(&o->begin_suppress, &from->begin_suppress));
+    if (minimum) o->rules.min_new_tokens = (int32_t)from->min_new_tokens;
+    if (!o->given.min_new && !minimum && from->min_length > 0) o->rules.min_length = (int32_t)from->min_length;
+    if (!o->given.ngram && from->no_repeat_ngram_size > 0)
+        o->rules.no_repeat_ngram_size = (int32_t)from->no_repeat_ngram_size;
+    if (!o->given.suppress) DT_TRY(copy_ids(&o->rules.suppress, &from->suppress));
+    if (!o->given.begin_suppress) DT_TRY(copy_ids(&o->rules.begin_suppress, &from->begin_suppress));
     for (int i = 0, given = o->n_stop; given == 0 && i < from->n_stop; i++) o->stop[o->n_stop++] = from->stop[i];
     return DT_OK;
 }
@@ -112,8 +113,8 @@ static dt_err check_ids(const dt_ids *ids, const char *name, int64_t vocab_size)
 
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks)
 {
-    DT_TRY(check_ids(&o->suppress, "--suppress-tokens", vocab_size));
-    DT_TRY(check_ids(&o->begin_suppress, "--begin-suppress-tokens", vocab_size));
+    DT_TRY(check_ids(&o->rules.suppress, "--suppress-tokens", vocab_size));
+    DT_TRY(check_ids(&o->rules.begin_suppress, "--begin-suppress-tokens", vocab_size));
     take_length(o, from);
     take_beams(o, from);
     take_sampling(o, from);
@@ -123,15 +124,4 @@ dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, in
     if (speaks && o->catalogue) warn_of_catalogue(o, from);
     if (speaks && !o->answers) warn_of_ignored(o, from);
     return dt_sampling_check(&o->sampling);
-}
-
-dt_token_rules generate_rules(const options *o)
-{
-    return (dt_token_rules){.min_new_tokens = (int32_t)o->min_new_tokens,
-                            .min_length = (int32_t)o->min_length,
-                            .no_repeat_ngram_size = (int32_t)o->no_repeat_ngram_size,
-                            .suppress = o->suppress.id,
-                            .n_suppress = (int32_t)o->suppress.n,
-                            .begin_suppress = o->begin_suppress.id,
-                            .n_begin_suppress = (int32_t)o->begin_suppress.n};
 }

@@ -46,14 +46,12 @@ typedef struct run_info {
 
 static dt_err find_places(run_info *r)
 {
-    char config[PATH_MAX], metrics[PATH_MAX];
-    const bool fits = snprintf(r->home, sizeof r->home, "%s", r->dir) < PATH_MAX &&
-                      snprintf(config, sizeof config, "%s/config.ini", r->dir) < PATH_MAX &&
-                      snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", r->dir) < PATH_MAX &&
-                      snprintf(r->folder, sizeof r->folder, "%s/checkpoints", r->dir) < PATH_MAX;
-    DT_CHECK(fits, DT_ERR_DATA, "%s: the name is too long", r->dir);
-    if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
-    DT_CHECK(!dt_is_in(config, r->dir, "config.json") && !dt_is_in(config, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
+    char path[PATH_MAX];
+    DT_CHECK(dt_join_path(r->folder, r->dir, "checkpoints", ""), DT_ERR_DATA, "%s: the name is too long", r->dir);
+    snprintf(r->home, sizeof r->home, "%s", r->dir);
+    if (dt_is_in(path, r->dir, "config.ini") || dt_is_in(path, r->dir, "metrics.jsonl") || dt_is_directory(r->folder))
+        return DT_OK;
+    DT_CHECK(!dt_is_in(path, r->dir, "config.json") && !dt_is_in(path, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
              "%s: expected the directory of a run, found an exported model or adapter", r->dir);
     snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* dir is the checkpoint folder: the run is its parent */
     snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
@@ -62,9 +60,8 @@ static dt_err find_places(run_info *r)
 
 static dt_err read_config(run_info *r)
 {
-    char path[PATH_MAX + 16], *text = NULL;
-    snprintf(path, sizeof path, "%s/config.ini", r->home);
-    if (!dt_is_file(path)) return DT_OK;
+    char path[PATH_MAX], *text = NULL;
+    if (!dt_is_in(path, r->home, "config.ini")) return DT_OK;
     DT_TRY(dt_config_read_file(path, &text));
     dt_mistakes unknown = {0}; /* written by another version, or edited */
     const dt_err err = dt_config_read(&r->cfg, path, text, 0, NULL, DT_VARIABLES_MAY_BE_UNSET, &unknown);
@@ -93,11 +90,10 @@ static double value(const run_info *r, const char *name, int64_t row)
 
 static dt_err read_metrics(run_info *r)
 {
-    char path[PATH_MAX + 16];
+    char path[PATH_MAX];
     struct stat st;
     r->last = r->last_valid = r->best = -1;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", r->home);
-    if (stat(path, &st) != 0 || st.st_size == 0) return DT_OK;
+    if (!dt_is_in(path, r->home, "metrics.jsonl") || stat(path, &st) != 0 || st.st_size == 0) return DT_OK;
     r->age_s = difftime(time(NULL), st.st_mtime);
     DT_TRY(dt_metrics_read(&r->metrics, path));
     r->last = find_row(&r->metrics, "tokens", false); /* every training record has it */
@@ -147,9 +143,8 @@ static int64_t count_steps(const run_info *r)
 /* Find the checkpoint that `best` points to, if the run keeps one. */
 static dt_err find_best(run_info *r)
 {
-    char path[PATH_MAX + 8];
-    snprintf(path, sizeof path, "%s/best", r->folder);
-    if (!dt_is_file(path)) return DT_OK;
+    char path[PATH_MAX];
+    if (!dt_is_in(path, r->folder, "best")) return DT_OK;
     const dt_err err = dt_checkpoint_find(path, &r->best_path);
     if (err == DT_ERR_DATA) dt_error_clear(); /* the checkpoint was deleted by hand */
     return err == DT_ERR_DATA ? DT_OK : err;

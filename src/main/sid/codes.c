@@ -133,18 +133,11 @@ static dt_err open_training(app *a, training *t)
 {
     const options *o = &a->opt;
     const bool plus = o->method == SID_KMEANS_PLUS;
-    const int64_t n = a->rows.n, in_batch = plus ? n : dt_min_i64(n, o->rqvae.batch),
-                  dim = plus ? a->rows.width : o->rqvae.dim;
-    const dt_rqvae_options net = {.width = a->rows.width,
-                                  .dim = dim,
-                                  .residual = plus,
-                                  .hidden = o->rqvae.hidden,
-                                  .n_hidden = o->rqvae.n_hidden,
-                                  .beta = o->rqvae.beta,
-                                  .lr = o->rqvae.lr,
-                                  .weight_decay = o->rqvae.weight_decay,
-                                  .clip = o->rqvae.clip,
-                                  .warmup_steps = o->rqvae.warmup_epochs * dt_ceil_div(n, o->rqvae.batch)};
+    const int64_t n = a->rows.n, in_batch = plus ? n : dt_min_i64(n, o->rqvae.batch);
+    dt_rqvae_options net = o->rqvae.net;
+    net.width = a->rows.width, net.hidden = o->rqvae.hidden, net.residual = plus;
+    net.warmup_steps = o->rqvae.warmup_epochs * dt_ceil_div(n, o->rqvae.batch);
+    if (plus) net.dim = net.width;
     DT_CHECK(in_batch >= o->codes, DT_ERR_USAGE,
              "--batch-size: the codebooks start from means of a batch, but %" PRId64 " items are too few for %" PRId64
              " codes; raise --batch-size, or lower --codes",
@@ -154,7 +147,7 @@ static dt_err open_training(app *a, training *t)
     DT_ALLOC(t->item, n, "out of memory for %" PRId64 " items", n);
     DT_ALLOC(t->distance, n, "out of memory for %" PRId64 " items", n);
     DT_ALLOC(t->best, dt_rqvae_n_param(t->net), "out of memory for %" PRId64 " items", n);
-    return make_room(a, dim);
+    return make_room(a, net.dim);
 }
 
 static dt_err fit_rqvae(app *a)

@@ -53,22 +53,6 @@ static dt_err encode(app *a, embedding *e, int64_t i)
     return err;
 }
 
-static void add_text(embedding *e, int64_t item)
-{
-    dt_batch *b = &e->batch;
-    e->item[b->n_seq] = item;
-    b->seq_start[b->n_seq] = b->n_tok;
-    b->full_len[b->n_seq++] = 0;
-    for (int32_t i = 0; i < (int32_t)e->ids.n; i++, b->n_tok++) {
-        b->token[b->n_tok] = e->ids.id[i];
-        b->target[b->n_tok] = -1;
-        b->weight[b->n_tok] = 0;
-        b->pos[b->n_tok] = i;
-        b->token_key[b->n_tok] = 0;
-    }
-    b->seq_start[b->n_seq] = b->n_tok;
-}
-
 static dt_err write_means(app *a, embedding *e)
 {
     const dt_batch *b = &e->batch;
@@ -92,12 +76,11 @@ static dt_err run_pass(app *a, embedding *e)
     if (e->batch.n_seq == 0) return DT_OK;
     dt_phase_enter(&a->phase, "embed", "");
     DT_TRY(dt_fault("sid.embed"));
-    e->batch.n_samples = e->batch.n_seq;
     dt_batch_finish(&e->batch);
     DT_TRY(dt_model_forward(e->model, &e->batch, false, 0));
     DT_TRY(dt_model_hidden_states(e->model, &e->batch, e->hidden));
     DT_TRY(write_means(a, e));
-    e->batch.n_tok = e->batch.n_seq = 0;
+    dt_batch_clear(&e->batch);
     return DT_OK;
 }
 
@@ -105,11 +88,12 @@ static dt_err run_pass(app *a, embedding *e)
 static dt_err all_passes(app *a, embedding *e)
 {
     dt_batch *b = &e->batch;
-    b->n_tok = b->n_seq = 0;
+    dt_batch_clear(b);
     for (int64_t i = a->comm.rank; i < a->items.n; i += a->comm.nranks) {
         DT_TRY(encode(a, e, i));
         if (b->n_seq == b->max_seq || b->n_tok + (int64_t)e->ids.n > b->max_tok) DT_TRY(run_pass(a, e));
-        add_text(e, i);
+        e->item[b->n_seq] = i;
+        dt_batch_append(b, e->ids.id, (int32_t)e->ids.n, (int32_t)e->ids.n + 1);
     }
     return run_pass(a, e);
 }

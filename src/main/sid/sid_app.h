@@ -21,10 +21,8 @@ typedef struct options {
     int64_t levels, codes, kmeans_iterations, block, threads, seed;
     dt_sid_sinkhorn sinkhorn;
     struct {
-        int64_t hidden[MAX_HIDDEN];
-        int n_hidden;
-        int64_t dim, epochs, batch, warmup_epochs, evaluate_every;
-        double beta, lr, weight_decay, clip;
+        dt_rqvae_options net;
+        int64_t hidden[MAX_HIDDEN], epochs, batch, warmup_epochs, evaluate_every;
     } rqvae;
     const char *device;
     double timeout_s;

@@ -17,12 +17,12 @@ static dt_err take_hidden(void *self, const tool_row *row, char *text)
 {
     options *o = self;
     char one[24];
-    o->rqvae.n_hidden = 0;
+    o->rqvae.net.n_hidden = 0;
     for (const char *at = text; strcmp(text, "0") != 0;) {
         const size_t len = strcspn(at, ",");
-        DT_CHECK(o->rqvae.n_hidden < MAX_HIDDEN, DT_ERR_USAGE, "--hidden: expected at most %d sizes", MAX_HIDDEN);
+        DT_CHECK(o->rqvae.net.n_hidden < MAX_HIDDEN, DT_ERR_USAGE, "--hidden: expected at most %d sizes", MAX_HIDDEN);
         snprintf(one, sizeof one, "%.*s", (int)dt_min_size(len, sizeof one - 1), at);
-        DT_TRY(tool_parse_int(row->name, one, 1, 1 << 20, &o->rqvae.hidden[o->rqvae.n_hidden++]));
+        DT_TRY(tool_parse_int(row->name, one, 1, 1 << 20, &o->rqvae.hidden[o->rqvae.net.n_hidden++]));
         if (!at[len]) break;
         at += len + 1;
     }
@@ -59,17 +59,17 @@ static const tool_row rows[] = {
     {"kmeans-iterations", "N", TO(kmeans_iterations), "maximum iterations (default 100)", 0, INT32_MAX},
     {"seed", "N", TO(seed), "seed of the random generator (default 42)", 0, TOOL_NO_LIMIT},
     {HEADING("Autoencoder: rqvae, kmeans+")},
-    {"dim", "N", TO(rqvae.dim), "rqvae: dimension of the quantised vector (default 32)", 1, 1 << 20},
+    {"dim", "N", TO(rqvae.net.dim), "rqvae: dimension of the quantised vector (default 32)", 1, 1 << 20},
     {"hidden", "N,N,...", CALL(take_hidden),
      "sizes of the encoder's hidden layers; the decoder mirrors them (default 2048,1024,512,256,128,64; 0: none)"},
-    {"beta", "B", TO(rqvae.beta), "weight of the commitment loss (default 0.25)", 0, 1e6},
+    {"beta", "B", TO(rqvae.net.beta), "weight of the commitment loss (default 0.25)", 0, 1e6},
     {"epochs", "N", TO(rqvae.epochs), "passes over the items (default 5000)", 1, INT32_MAX},
     {"batch-size", "N", TO(rqvae.batch), "items per AdamW step (default 20480; kmeans+: 2048)", 1, INT32_MAX},
-    {"lr", "R", TO(rqvae.lr), "learning rate (default 0.001; kmeans+: 0.0001)", 0, 1e6},
+    {"lr", "R", TO(rqvae.net.lr), "learning rate (default 0.001; kmeans+: 0.0001)", 0, 1e6},
     {"warmup-epochs", "N", TO(rqvae.warmup_epochs), "epochs in which the learning rate grows from 0 (default 50)", 0,
      INT32_MAX},
-    {"weight-decay", "W", TO(rqvae.weight_decay), "weight decay (default 0)", 0, 1e6},
-    {"clip", "N", TO(rqvae.clip), "maximum gradient norm (default 1; 0: no clipping)", 0, 1e30},
+    {"weight-decay", "W", TO(rqvae.net.weight_decay), "weight decay (default 0)", 0, 1e6},
+    {"clip", "N", TO(rqvae.net.clip), "maximum gradient norm (default 1; 0: no clipping)", 0, 1e30},
     {"evaluate-every", "N", TO(rqvae.evaluate_every),
      "epochs between evaluations; the parameters with the fewest collisions are kept (default 50)", 1, INT32_MAX},
     {HEADING("Items with the same SID")},
@@ -101,7 +101,7 @@ static dt_err check_options(const options *o)
              "expected either --embeddings FILE or --model MODEL; see dtrain-sid --help");
     DT_CHECK(!o->model || o->items, DT_ERR_USAGE, "--model needs --items, the texts of the items");
     DT_CHECK(o->output && o->output[0], DT_ERR_USAGE, "expected -o PREFIX, the prefix of the output files");
-    DT_CHECK(o->method != SID_KMEANS_PLUS || o->rqvae.dim == NOT_GIVEN, DT_ERR_USAGE,
+    DT_CHECK(o->method != SID_KMEANS_PLUS || o->rqvae.net.dim == NOT_GIVEN, DT_ERR_USAGE,
              "--dim: with --method kmeans+ the quantised vector is as wide as the embeddings; leave it out");
     return DT_OK;
 }
@@ -109,16 +109,12 @@ static dt_err check_options(const options *o)
 dt_err sid_parse_options(options *o, int argc, char **argv)
 {
     *o = (options){.method = SID_RQVAE,
-                   .rqvae = {.hidden = {2048, 1024, 512, 256, 128, 64},
-                             .n_hidden = 6,
-                             .dim = NOT_GIVEN,
+                   .rqvae = {.net = {.n_hidden = 6, .dim = NOT_GIVEN, .beta = 0.25, .lr = NOT_GIVEN, .clip = 1},
+                             .hidden = {2048, 1024, 512, 256, 128, 64},
                              .epochs = 5000,
                              .batch = NOT_GIVEN,
                              .warmup_epochs = 50,
-                             .evaluate_every = 50,
-                             .beta = 0.25,
-                             .lr = NOT_GIVEN,
-                             .clip = 1},
+                             .evaluate_every = 50},
                    .levels = 3,
                    .codes = 256,
                    .kmeans_iterations = 100,
@@ -135,8 +131,8 @@ dt_err sid_parse_options(options *o, int argc, char **argv)
     DT_CHECK(optind == argc, DT_ERR_USAGE, "expected only options, found '%s'", argv[optind]);
     DT_TRY(check_options(o));
     const bool plus = o->method == SID_KMEANS_PLUS;
-    if (o->rqvae.dim == NOT_GIVEN) o->rqvae.dim = 32;
+    if (o->rqvae.net.dim == NOT_GIVEN) o->rqvae.net.dim = 32;
     if (o->rqvae.batch == NOT_GIVEN) o->rqvae.batch = plus ? 2048 : 20480;
-    if (o->rqvae.lr == NOT_GIVEN) o->rqvae.lr = plus ? 1e-4 : 1e-3;
+    if (o->rqvae.net.lr == NOT_GIVEN) o->rqvae.net.lr = plus ? 1e-4 : 1e-3;
     return DT_OK;
 }

@@ -4,21 +4,20 @@
 #include "dtrain/process/process.h"
 #include "tool.h"
 
-int ranks_main(char **argv, dt_comm *comm, dt_device *dev, void *app, dt_err parsed,
-               dt_err (*run)(void *app, dt_err parsed), void (*close)(void *app))
+int ranks_main(dt_comm *comm, dt_device *dev, void *app, dt_err parsed, dt_err (*run)(void *app, dt_err parsed),
+               void (*close)(void *app), int (*end)(dt_err err))
 {
-    tool_wait_fairly(argv);
     const dt_err started = dt_comm_start(comm);
-    if (started != DT_OK) return tool_end(started);
+    if (started != DT_OK) return end(started);
     const dt_err err = run(app, parsed);
-    const int code = dt_comm_prints_error(comm) ? tool_end(err) : dt_exit_code(err);
+    const int code = dt_comm_prints_error(comm) ? end(err) : dt_exit_code(err);
     dt_comm_leave(comm, err);
     dt_watchdog *watchdog = dt_watchdog_of_closing(comm);
     close(app);
     dt_comm_close(comm);
     dt_device_close(dev);
     dt_comm_stop();
-    dt_watchdog_stop(watchdog);
+    dt_watchdog_stop(&watchdog);
     return code;
 }
 

@@ -10,10 +10,11 @@ static inline dt_err together(dt_comm *comm, dt_err err) { return err == DT_ERR_
 /** Return from the function if the call failed on any rank. a: has a member comm. */
 #define TOGETHER(a, call) DT_TRY(together(&(a)->comm, (call)))
 
-/** The last call in main: start MPI, run the program and close everything. Returns the exit code. If run fails on one
- *  rank only, the job ends. parsed: result of the command line, which run must share (ranks_open). */
-int ranks_main(char **argv, dt_comm *comm, dt_device *dev, void *app, dt_err parsed,
-               dt_err (*run)(void *app, dt_err parsed), void (*close)(void *app));
+/** The last call in main, after tool_wait_fairly: start MPI, run the program and close everything. Returns the exit
+ *  code. If run fails on one rank only, the job ends. parsed: result of the command line, which run must share
+ *  (ranks_open). end: reports an error, as tool_end. */
+int ranks_main(dt_comm *comm, dt_device *dev, void *app, dt_err parsed, dt_err (*run)(void *app, dt_err parsed),
+               void (*close)(void *app), int (*end)(dt_err err));
 /** Open comm, and share the result of the command line. Collective. */
 dt_err ranks_open(dt_comm *comm, dt_phase *phase, double timeout_s, dt_err parsed);
 /** Open the device with this rank's threads; threads 0: the node's cores divided by its ranks. Local. */
