@@ -107,6 +107,8 @@ TEST(errors_name_template_and_line)
         {"{{ x.y.z }}", "T: line 1: x is undefined: cannot read its attribute y", false},
         {"{{ [1][2].y }}", "T: line 1: an item out of range is undefined: cannot read its attribute y", false},
         {"{{ 1 | nonsense }}", "unknown or unsupported filter nonsense", false},
+        {"{% filter nonsense %}a{% endfilter %}", "unknown or unsupported filter nonsense", false},
+        {"{% set x | nonsense %}a{% endset %}", "unknown or unsupported filter nonsense", false},
         {"\n{% include 'a' %}", "T: line 2: unknown or unsupported block include", false},
         {"{% if 1 %}", "expected endif, found the end of the template", false},
         {"{{ raise_exception() }}", "raise_exception: expected 1 argument, found 0", false},

@@ -374,7 +374,7 @@ static const char *key_name(dt_jctx *x, dt_jv key)
     return name;
 }
 
-static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
+dt_jargs dt_jinja_passed(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
     dt_jargs args = {0};
     for (int i = 0; i < node->n; i++) {
@@ -450,7 +450,7 @@ static dt_jv apply(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     if (!node->function)
         dt_jinja_fail(x, "unknown or unsupported %s %.60s", node->kind == DT_JN_TEST ? "test" : "filter", node->name);
     const dt_jv self = dt_jinja_eval(x, s, node->left);
-    const dt_jargs args = arguments(x, s, node);
+    const dt_jargs args = dt_jinja_passed(x, s, node);
     const bool takes_it = node->kind == DT_JN_TEST || !strcmp(node->name, "default") || !strcmp(node->name, "d");
     x->line = node->line;
     if (x->strict && self.kind == DT_J_UNDEFINED && !takes_it) dt_jinja_undefined(x, self, "a filter needs a value");
@@ -468,7 +468,7 @@ static dt_jv sliced(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 static dt_jv called(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
     const dt_jv f = dt_jinja_eval(x, s, node->left);
-    const dt_jargs args = arguments(x, s, node);
+    const dt_jargs args = dt_jinja_passed(x, s, node);
     x->line = node->line;
     return dt_jinja_call(x, f, &args);
 }

@@ -49,18 +49,12 @@ static flow capture(dt_jctx *x, dt_jscope *s, const dt_jnode *body, dt_jv *text)
     return f;
 }
 
-/* Apply a filter chain to text: the innermost filter, which has no left operand, receives it. */
-static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filter, dt_jv text)
+/* The filters of a block, applied to its text. */
+static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filters, dt_jv text)
 {
-    if (!filter) return text;
-    dt_jargs args = {.key = filter->key, .n = filter->n};
-    dt_jinja_enter(x);
-    text = filtered(x, s, filter->left, text);
-    args.value = dt_jinja_alloc(x, (size_t)filter->n * sizeof *args.value);
-    for (int i = 0; i < filter->n; i++) args.value[i] = dt_jinja_eval(x, s, filter->kid[i]);
-    text = dt_jinja_apply(x, filter->function, text, &args);
-    dt_jinja_leave(x);
-    return text;
+    dt_jscope *inner = new_scope(x, s);
+    dt_jinja_set(x, inner, DT_JINJA_BLOCK, text);
+    return dt_jinja_eval(x, inner, filters);
 }
 
 static flow run_if(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
@@ -178,9 +172,7 @@ static void run_call_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jb
 {
     const dt_jnode *call = node->kid[0];
     const dt_jv f = dt_jinja_eval(x, s, call->left), caller = new_macro(x, s, node->kid[1]);
-    dt_jargs args = {.key = call->key, .n = call->n};
-    args.value = dt_jinja_alloc(x, (size_t)call->n * sizeof *args.value);
-    for (int i = 0; i < call->n; i++) args.value[i] = dt_jinja_eval(x, s, call->kid[i]);
+    const dt_jargs args = dt_jinja_passed(x, s, call);
     if (f.kind != DT_J_MACRO) dt_jinja_fail(x, "call: expected a macro");
     const dt_jv text = dt_jinja_run_macro(x, f.u.macro, &args, &caller);
     dt_jbuf_add(x, out, text.u.s, text.n);

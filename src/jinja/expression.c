@@ -196,6 +196,13 @@ dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
     return of;
 }
 
+dt_jnode *dt_jinja_block_filters(dt_jparser *p, bool first_has_pipe)
+{
+    dt_jnode *text = new_node(p, DT_JN_NAME);
+    text->name = DT_JINJA_BLOCK;
+    return dt_jinja_filters(p, text, first_has_pipe);
+}
+
 /* True if an argument without parentheses follows a test. */
 static bool at_test_argument(const dt_jparser *p)
 {

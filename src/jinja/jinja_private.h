@@ -283,6 +283,8 @@ typedef struct dt_jnode {
 /* Keys of the arguments *x and **x of a call. */
 #define DT_JINJA_ITEMS "*"
 #define DT_JINJA_PAIRS "**"
+/* Variable with the text of a block, to which filters are applied; no template can write the name. */
+#define DT_JINJA_BLOCK "{%"
 
 typedef struct dt_jparser {
     dt_jctx *x;
@@ -296,7 +298,8 @@ dt_jnode *dt_jinja_expression(dt_jparser *p);               /* including a condi
 dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions);   /* one expression, or several separated by commas */
 dt_jnode *dt_jinja_targets(dt_jparser *p, bool namespaces); /* assignment targets */
 dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe);
-void dt_jinja_arguments(dt_jparser *p, dt_jnode *call); /* from ( to ) */
+dt_jnode *dt_jinja_block_filters(dt_jparser *p, bool first_has_pipe); /* of the text of a block */
+void dt_jinja_arguments(dt_jparser *p, dt_jnode *call);               /* from ( to ) */
 dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node);
 dt_jnode *dt_jinja_primary(dt_jparser *p);
 dt_jnode *dt_jinja_template(dt_jctx *x, const dt_jtoken *tokens);
@@ -328,6 +331,8 @@ typedef struct dt_jmacro {
 
 void dt_jinja_set(dt_jctx *x, dt_jscope *s, const char *name, dt_jv value);
 dt_jv dt_jinja_eval(dt_jctx *x, dt_jscope *s, const dt_jnode *node);
+/** Values of the arguments of a call, a filter or a test. */
+dt_jargs dt_jinja_passed(dt_jctx *x, dt_jscope *s, const dt_jnode *call);
 dt_jv dt_jinja_binary(dt_jctx *x, const char *operator, dt_jv a, dt_jv b);
 bool dt_jinja_compare(dt_jctx *x, const char *operator, dt_jv a, dt_jv b);
 dt_jv dt_jinja_run_macro(dt_jctx *x, const dt_jmacro *m, const dt_jargs *args, const dt_jv *caller);

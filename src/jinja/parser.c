@@ -160,7 +160,7 @@ static dt_jnode *parse_set(dt_jparser *p, dt_jnode *node)
         return node;
     }
     node->kind = DT_JN_SET_BLOCK;
-    dt_jnode *filter = dt_jinja_filters(p, NULL, true);
+    dt_jnode *filter = dt_jinja_block_filters(p, true);
     dt_jinja_add_kid(p->x, node, body_after_tag(p, "endset"), NULL);
     dt_jinja_add_kid(p->x, node, filter, NULL);
     end_tag(p);
@@ -223,7 +223,7 @@ static dt_jnode *parse_with(dt_jparser *p, dt_jnode *node)
 static dt_jnode *parse_filter_block(dt_jparser *p, dt_jnode *node)
 {
     node->kind = DT_JN_FILTER_BLOCK;
-    dt_jnode *filter = dt_jinja_filters(p, NULL, false);
+    dt_jnode *filter = dt_jinja_block_filters(p, false);
     dt_jinja_add_kid(p->x, node, body_after_tag(p, "endfilter"), NULL);
     dt_jinja_add_kid(p->x, node, filter, NULL);
     end_tag(p);
