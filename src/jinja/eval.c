@@ -350,17 +350,8 @@ static void add_argument(dt_jctx *x, dt_jargs *args, dt_jv value, const char *ke
 {
     enum { MAX_ARGUMENTS = 1000 };
     if (args->n == MAX_ARGUMENTS) dt_jinja_fail(x, "more than %d arguments", MAX_ARGUMENTS);
-    if ((args->n & (args->n - 1)) == 0) { /* the arrays are full: their size is a power of 2 */
-        const size_t n = (size_t)args->n, size = n ? 2 * n : 1;
-        dt_jv *values = dt_jinja_alloc(x, size * sizeof *values);
-        const char **keys = dt_jinja_alloc(x, size * sizeof *keys);
-        if (n > 0) {
-            memcpy(values, args->value, n * sizeof *values);
-            memcpy(keys, args->key, n * sizeof *keys);
-        }
-        args->value = values;
-        args->key = keys;
-    }
+    args->value = dt_jinja_grow(x, args->value, (size_t)args->n, sizeof *args->value);
+    args->key = dt_jinja_grow(x, args->key, (size_t)args->n, sizeof *args->key);
     args->value[args->n] = value;
     args->key[args->n++] = key;
 }

@@ -99,24 +99,13 @@ static flow run_with(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *ou
     return run_body(x, inner, node->kid[node->n - 1], out);
 }
 
-/* Add a part that begins here; its end is not known yet. The list doubles at each power of two. */
-static int begin_part(dt_jctx *x, size_t from)
-{
-    const int n = x->n_generated++;
-    if ((n & (n - 1)) == 0) {
-        dt_jinja_part *more = dt_jinja_alloc(x, (size_t)(n ? 2 * n : 1) * sizeof *more);
-        if (n) memcpy(more, x->generated, (size_t)n * sizeof *more);
-        x->generated = more;
-    }
-    x->generated[n].from = from;
-    return n;
-}
-
 /* A block within another one adds nothing to it. */
 static flow run_generation(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     if (out != x->output || x->generates) return run_body(x, new_scope(x, s), node->left, out);
-    const int part = begin_part(x, out->n);
+    const int part = x->n_generated;
+    x->generated = dt_jinja_grow(x, x->generated, (size_t)part, sizeof *x->generated);
+    x->generated[x->n_generated++].from = out->n;
     x->generates = true;
     const flow f = run_body(x, new_scope(x, s), node->left, out);
     x->generates = false;

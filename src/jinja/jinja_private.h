@@ -46,6 +46,8 @@ enum { DT_JINJA_MAX_DEPTH = 200, DT_JINJA_MAX_STEPS = 20000000, DT_JINJA_MAX_MEM
 
 _Noreturn void dt_jinja_fail(dt_jctx *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void *dt_jinja_alloc(dt_jctx *x, size_t nbytes); /* zeroed, never NULL */
+/** Make space in the arena for element n of an array that has n elements, as dt_grow does. */
+void *dt_jinja_grow(dt_jctx *x, void *array, size_t n, size_t elem_size);
 void dt_jinja_free_arena(dt_jarena *a);
 /** Account for work proportional to n bytes or items. */
 void dt_jinja_work(dt_jctx *x, size_t n);
@@ -94,12 +96,12 @@ typedef struct dt_jv {
 
 typedef struct dt_jlist {
     dt_jv *item;
-    size_t n, n_alloc;
+    size_t n;
 } dt_jlist;
 
 typedef struct dt_jdict {
     dt_jv *key, *value;
-    size_t n, n_alloc;
+    size_t n;
 } dt_jdict;
 
 typedef struct dt_jbuf {
@@ -276,7 +278,7 @@ typedef struct dt_jnode {
     struct dt_jnode *left; /* callee, filter input, or indexed value */
     struct dt_jnode **kid; /* or arguments, whose names are in key */
     const char **key;
-    int n, n_alloc;
+    int n;
     const dt_jfunction *function; /* of a filter or test; NULL: unknown, an error only if it is evaluated */
 } dt_jnode;
 

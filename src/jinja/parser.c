@@ -11,15 +11,8 @@ dt_jnode *dt_jinja_node(dt_jctx *x, dt_jnode_kind kind, int line)
 
 void dt_jinja_add_kid(dt_jctx *x, dt_jnode *node, dt_jnode *kid, const char *key)
 {
-    if (node->n == node->n_alloc) {
-        const int n = node->n_alloc ? 2 * node->n_alloc : 4;
-        dt_jnode **kids = dt_jinja_alloc(x, (size_t)n * sizeof(dt_jnode *));
-        const char **keys = dt_jinja_alloc(x, (size_t)n * sizeof(const char *));
-        for (int i = 0; i < node->n; i++) kids[i] = node->kid[i], keys[i] = node->key[i];
-        node->kid = kids;
-        node->key = keys;
-        node->n_alloc = n;
-    }
+    node->kid = dt_jinja_grow(x, node->kid, (size_t)node->n, sizeof(dt_jnode *));
+    node->key = dt_jinja_grow(x, node->key, (size_t)node->n, sizeof(const char *));
     node->kid[node->n] = kid;
     node->key[node->n++] = key;
 }

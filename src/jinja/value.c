@@ -48,6 +48,15 @@ void *dt_jinja_alloc(dt_jctx *x, size_t nbytes)
     return at;
 }
 
+void *dt_jinja_grow(dt_jctx *x, void *array, size_t n, size_t elem_size)
+{
+    enum { FIRST = 8 };
+    if (n > 0 && (n < FIRST || (n & (n - 1)) != 0)) return array;
+    void *more = dt_jinja_alloc(x, (n ? 2 * n : FIRST) * elem_size);
+    if (n > 0) memcpy(more, array, n * elem_size);
+    return more;
+}
+
 void dt_jinja_free_arena(dt_jarena *a)
 {
     while (a->chunks) {
@@ -157,13 +166,7 @@ void dt_jv_append(dt_jctx *x, dt_jv list, dt_jv item)
 {
     dt_jlist *l = list.u.list;
     dt_jinja_work(x, 0);
-    if (l->n == l->n_alloc) {
-        const size_t n = l->n_alloc ? 2 * l->n_alloc : 8;
-        dt_jv *more = dt_jinja_alloc(x, n * sizeof *more);
-        if (l->n > 0) memcpy(more, l->item, l->n * sizeof *more);
-        l->item = more;
-        l->n_alloc = n;
-    }
+    l->item = dt_jinja_grow(x, l->item, l->n, sizeof *l->item);
     l->item[l->n++] = item;
 }
 
@@ -217,14 +220,8 @@ void dt_jv_put(dt_jctx *x, dt_jv dict, dt_jv key, dt_jv value)
         *known = value;
         return;
     }
-    if (d->n == d->n_alloc) {
-        const size_t n = d->n_alloc ? 2 * d->n_alloc : 8;
-        dt_jv *keys = dt_jinja_alloc(x, n * sizeof *keys), *values = dt_jinja_alloc(x, n * sizeof *values);
-        if (d->n > 0) memcpy(keys, d->key, d->n * sizeof *keys), memcpy(values, d->value, d->n * sizeof *values);
-        d->key = keys;
-        d->value = values;
-        d->n_alloc = n;
-    }
+    d->key = dt_jinja_grow(x, d->key, d->n, sizeof *d->key);
+    d->value = dt_jinja_grow(x, d->value, d->n, sizeof *d->value);
     d->key[d->n] = key;
     d->value[d->n++] = value;
 }
