@@ -24,7 +24,7 @@ static dt_jv lookup(const dt_jscope *s, const char *name)
     for (; s; s = s->parent)
         for (const dt_jvariable *v = s->first; v; v = v->next)
             if (strcmp(v->name, name) == 0) return v->value;
-    const dt_jfunction *f = dt_jinja_global(name);
+    const dt_jfunction *f = dt_jfunction_find(dt_jglobals, name);
     if (f) return (dt_jv){.kind = DT_J_FUNCTION, .u.function = f};
     return dt_jv_undefined(name);
 }
@@ -314,6 +314,12 @@ static dt_jv sign(dt_jctx *x, dt_jv v, bool negative)
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+const dt_jfunction *dt_jfunction_find(const dt_jfunction *table, const char *name)
+{
+    while (table->name && strcmp(table->name, name) != 0) table++;
+    return table->name ? table : NULL;
+}
 
 /* Index of a name in a blank-separated list; -1: not found. *n: length of the list. */
 static int parameter(const char *params, const char *name, int *n)

@@ -188,7 +188,7 @@ dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
         dt_jnode *node = new_node(p, DT_JN_FILTER);
         node->name = p->at->text;
         dt_jinja_expect(p, DT_JT_NAME, NULL);
-        node->function = dt_jinja_filter(node->name);
+        node->function = dt_jfunction_find(dt_jfilters, node->name);
         node->left = of;
         if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) dt_jinja_arguments(p, node);
         of = node;
@@ -227,7 +227,7 @@ static dt_jnode *test(dt_jparser *p, dt_jnode *of)
     node->name = p->at->text;
     node->left = of;
     dt_jinja_expect(p, DT_JT_NAME, NULL);
-    node->function = dt_jinja_test(node->name);
+    node->function = dt_jfunction_find(dt_jtests, node->name);
     if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) {
         dt_jinja_arguments(p, node);
     } else if (at_test_argument(p)) {

@@ -83,18 +83,12 @@ FUNCTION(strftime_now)
     return dt_jv_string(text, n);
 }
 
-static const dt_jfunction globals[] = {{"raise_exception", "message", 1, raise_exception},
-                                       {"range", "start stop step", 1, range},
-                                       {"dict", NULL, 0, dict},
-                                       {"namespace", NULL, 0, namespace},
-                                       {"strftime_now", "format", 1, strftime_now}};
-
-const dt_jfunction *dt_jinja_global(const char *name)
-{
-    for (size_t i = 0; i < sizeof globals / sizeof globals[0]; i++)
-        if (strcmp(globals[i].name, name) == 0) return &globals[i];
-    return NULL;
-}
+const dt_jfunction dt_jglobals[] = {{"raise_exception", "message", 1, raise_exception},
+                                    {"range", "start stop step", 1, range},
+                                    {"dict", NULL, 0, dict},
+                                    {"namespace", NULL, 0, namespace},
+                                    {"strftime_now", "format", 1, strftime_now},
+                                    {NULL, NULL, 0, NULL}};
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 

@@ -189,9 +189,9 @@ dt_jv dt_jv_to_json(dt_jctx *x, dt_jv v, const dt_jdump *how);
 
 /* ---- builtins ---------------------------------------------------------------------------------------------------- */
 
-const dt_jfunction *dt_jinja_filter(const char *name); /* NULL: none */
-const dt_jfunction *dt_jinja_test(const char *name);
-const dt_jfunction *dt_jinja_global(const char *name);
+/** Tables that end with a NULL name: filters, tests and global functions. */
+extern const dt_jfunction dt_jfilters[], dt_jtests[], dt_jglobals[];
+const dt_jfunction *dt_jfunction_find(const dt_jfunction *table, const char *name); /* NULL: none */
 /** A method of a value; false: none. Methods that modify a list or dict are undefined, as in the sandbox. */
 bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method);
 /** Call a builtin with positional arguments. */

@@ -123,7 +123,7 @@ static void dump_dict(dumper *d, dt_jv v)
         dt_jv exact = dt_jv_bool(true);
         const char *name = "case_sensitive";
         const dt_jargs args = {.value = &exact, .key = &name, .n = 1};
-        keys = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jinja_filter("sort"), v, &args));
+        key = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jfunction_find(dt_jfilters, "sort"), v, &args))->item;
     }
     dt_jbuf_say(d->x, d->b, "{");
     d->level++;
