@@ -179,11 +179,11 @@ uint32_t dt_jinja_code(const char *text, size_t n); /* code point of the charact
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code);
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json);
-/** json.dumps. item and pair: the separators; NULL: Python's. */
+/** json.dumps, or Python's repr. item and pair: the separators; NULL: Python's. */
 typedef struct dt_jdump {
     dt_jv indent; /* none, a number or a string */
     const char *item, *pair;
-    bool sort, ascii;
+    bool sort, ascii, python;
 } dt_jdump;
 dt_jv dt_jv_to_json(dt_jctx *x, dt_jv v, const dt_jdump *how);
 
