@@ -1,6 +1,7 @@
 /* messages.c - parses conversations from JSON. Every value's type is checked, because a partly read
  * conversation would train on wrong data. */
 #include "chat_private.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,10 @@ bool dt_role_parse(const char *name, dt_role *role)
 
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes)
 {
-    if (m->n == m->n_alloc) {
-        const int n = m->n_alloc ? 2 * m->n_alloc : 16;
-        dt_message *more = realloc(m->item, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for %d messages", n);
-        m->item = more;
-        m->n_alloc = n;
-    }
-    char *own = m->image_alias ? dt_text_without_alias(m->image_alias, m->image_text, text, &nbytes) : NULL;
+    DT_GROW(m->item, m->n, "out of memory for %d messages", m->n + 1);
+    char *own = NULL;
+    DT_CHECK(!m->image_alias || dt_text_replace(text, &nbytes, m->image_alias, m->image_text, &own), DT_ERR_MEMORY,
+             "out of memory for a message");
     if (own) DT_TRY(dt_messages_own(m, own));
     m->item[m->n++] = (dt_message){.role = role, .text = own ? own : text, .nbytes = nbytes};
     return DT_OK;

@@ -148,28 +148,6 @@ dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const dt_image_wrap 
     return DT_OK;
 }
 
-char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes)
-{
-    const size_t n_alias = strlen(alias), n_text = strlen(image_text);
-    size_t n = 0;
-    const char *end = text + *nbytes, *at = text;
-    for (; (at = memmem(at, (size_t)(end - at), alias, n_alias)); at += n_alias) n++;
-    char *all = n > 0 ? malloc(*nbytes + n * n_text + 1) : NULL, *to = all;
-    if (!all) return NULL;
-    while ((at = memmem(text, (size_t)(end - text), alias, n_alias))) {
-        memcpy(to, text, (size_t)(at - text));
-        to += at - text;
-        memcpy(to, image_text, n_text);
-        to += n_text;
-        text = at + n_alias;
-    }
-    memcpy(to, text, (size_t)(end - text));
-    to += end - text;
-    *to = '\0';
-    *nbytes = (size_t)(to - all);
-    return all;
-}
-
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes)
 {
     const size_t n_before = (size_t)n * (strlen(image_text) + line), n_text = *nbytes;

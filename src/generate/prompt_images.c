@@ -1,5 +1,6 @@
 /* prompt_images.c - see prompt_images.h. */
 #include "prompt_images.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,12 @@ dt_err prompt_image_text(const dt_prompt *p, const dt_prompt_reader *r, const ch
 {
     *with = NULL;
     if (!r->image_text || memmem(text, *nbytes, r->image_text, strlen(r->image_text))) return DT_OK;
-    if (r->image_alias) *with = dt_text_without_alias(r->image_alias, r->image_text, text, nbytes);
-    if (*with || p->images.n == 0) return DT_OK; /* without images, prompt_expand refuses placeholders */
-    *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
-    DT_CHECK(*with, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
+    bool done = !r->image_alias || dt_text_replace(text, nbytes, r->image_alias, r->image_text, with);
+    if (done && !*with && p->images.n > 0) { /* without images, prompt_expand refuses placeholders */
+        *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
+        done = *with;
+    }
+    DT_CHECK(done, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
     return DT_OK;
 }
 

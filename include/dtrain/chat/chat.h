@@ -217,8 +217,6 @@ dt_err dt_messages_place_images(dt_messages *m, int n);
 /** A text after n images, each image_text and, if `line`, a newline, as llava-hf's templates write them: malloc'ed,
  *  0-terminated. nbytes: in length of text, out of the result. NULL: no memory. */
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes);
-/** The text with each `alias` replaced: malloc'ed, with its length in *nbytes; NULL: it has none, or no memory. */
-char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes);
 /** Path of an image. A relative name is relative to folder, or if that is NULL, to the directory of the file that names
  *  it (NULL: the current directory). A file: URL is a path, with %20 and the like decoded. path: out [PATH_MAX].
  *  DT_ERR_DATA: too long, or another URL such as http:, which is not fetched. */
