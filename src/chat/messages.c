@@ -44,12 +44,13 @@ dt_err dt_messages_add_first(dt_messages *m, dt_role role, const char *text, siz
 
 dt_err dt_messages_own(dt_messages *m, char *text)
 {
-    char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
-    if (more) m->owned = more;
-    if (!more) free(text);
-    DT_CHECK(more, DT_ERR_MEMORY, "out of memory for a message");
-    m->owned[m->n_owned++] = text;
-    return DT_OK;
+    const dt_err err = text ? dt_grow(&m->owned, m->n_owned, sizeof *m->owned, "out of memory for a message")
+                            : dt_fail(DT_ERR_MEMORY, "out of memory for a message");
+    if (err == DT_OK)
+        m->owned[m->n_owned++] = text;
+    else
+        free(text);
+    return err;
 }
 
 static bool is_image(const dt_messages *m, const json_t *part)

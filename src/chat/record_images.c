@@ -10,13 +10,7 @@
 
 dt_err dt_image_names_add(dt_image_names *names, const char *path)
 {
-    if (names->n == names->n_alloc) {
-        const int n = names->n_alloc ? 2 * names->n_alloc : 4;
-        const char **more = realloc(names->path, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for the names of %d images", n);
-        names->path = more;
-        names->n_alloc = n;
-    }
+    DT_GROW(names->path, names->n, "out of memory for the names of %d images", names->n + 1);
     names->path[names->n++] = path;
     return DT_OK;
 }

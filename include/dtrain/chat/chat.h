@@ -17,7 +17,7 @@
 typedef struct dt_pieces {
     dt_span *span; /* [n] */
     bool *target;  /* [n] */
-    int n, n_alloc;
+    int n;
     char *owned; /* malloc'ed, a rendered text */
 } dt_pieces;
 /** Append a text of nbytes bytes, borrowed until dt_pieces_free. An empty text adds nothing. DT_ERR_MEMORY. */
@@ -120,13 +120,13 @@ typedef struct dt_message {
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
 typedef struct dt_image_names {
     const char **path; /* [n] */
-    int n, n_alloc;
+    int n;
 } dt_image_names;
 
 /** A conversation. {0} to begin; freed with dt_messages_free. */
 typedef struct dt_messages {
     dt_message *item;
-    int n, n_alloc;
+    int n;
     char **owned; /* malloc'ed texts, joined from parts */
     int n_owned;
     const char *image_text;  /* in: text of an image placeholder; NULL: parts of type image are refused */
