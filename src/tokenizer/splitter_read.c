@@ -202,20 +202,9 @@ static dt_err read_plain(dt_splitter *s, const dt_spec *spec, const struct plain
     return DT_OK;
 }
 
-static dt_err read_step(dt_splitter *s, const dt_spec *spec)
+static dt_err read_step(void *stage, const dt_spec *spec, const char *type)
 {
-    const char *type;
-    DT_TRY(dt_spec_need_string(spec, "type", &type));
-    if (strcmp(type, "Sequence") == 0) {
-        dt_spec list;
-        DT_TRY(dt_spec_only(spec, "type pretokenizers"));
-        DT_TRY(dt_spec_need(spec, "pretokenizers", JSON_ARRAY, &list));
-        for (size_t i = 0; i < json_array_size(list.value); i++) {
-            const dt_spec item = dt_spec_item(&list, i);
-            DT_TRY(read_step(s, &item));
-        }
-        return DT_OK;
-    }
+    dt_splitter *s = stage;
     DT_TRY(dt_splitter_map_bytes(s)); /* a step follows the byte-level step, so the splitter must map bytes itself */
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(s, spec);
     if (strcmp(type, "Split") == 0) return read_split(s, spec);
@@ -240,7 +229,7 @@ dt_err dt_splitter_read(dt_splitter *s, const dt_spec *root)
 {
     dt_spec spec;
     *s = (dt_splitter){0};
-    return dt_spec_get(root, "pre_tokenizer", &spec) ? read_step(s, &spec) : DT_OK;
+    return dt_spec_get(root, "pre_tokenizer", &spec) ? dt_stage_read(s, &spec, "pretokenizers", read_step) : DT_OK;
 }
 
 void dt_splitter_free(dt_splitter *s)
