@@ -28,6 +28,7 @@ typedef struct dt_added {
 
 /** Added tokens as files define them (auto.h); contents are borrowed from the files. */
 typedef struct dt_added_item {
+    const char *key; /* of a named token: bos_token, ...; NULL: none */
     const char *content;
     size_t n;
     int32_t id;

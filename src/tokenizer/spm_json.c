@@ -17,6 +17,7 @@ typedef struct job {
     dt_spm_text *name;     /* [n_pieces]: the pieces, or the names that tokenizer_config.json gives them */
     dt_vocab vocab;        /* of the names; DT_TOKEN_ADDED: may be merged */
     json_t *root, *config; /* tokenizer.json and tokenizer_config.json */
+    json_t *special;       /* dt_auto_tokens: names */
     dt_added_list added;
 } job;
 
@@ -422,11 +423,8 @@ static json_t *make_decoder_entry(const dt_added_item *t)
 /* The directory's file, which lists all added tokens and names all special ones. */
 static dt_err make_config(job *j)
 {
-    static const char *const usual[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
     const json_t *had = j->files->file[DT_AUTO_CONFIG].value;
-    const dt_spec root = {.file = j->spm.file, .value = j->root};
-    json_t *names = NULL, *decoder = json_object();
+    json_t *decoder = json_object();
     j->config = had ? json_copy((json_t *)had) : json_object();
     bool fits = j->config && json_object_set_new(j->config, "added_tokens_decoder", decoder) == 0;
     for (int i = 0; i < j->added.n; i++) {
@@ -434,13 +432,7 @@ static dt_err make_config(job *j)
         snprintf(id, sizeof id, "%d", (int)j->added.item[i].id);
         fits = fits && json_object_set_new(decoder, id, make_decoder_entry(&j->added.item[i])) == 0;
     }
-    const dt_err err = dt_auto_names(&names, j->class, j->files, &root);
-    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
-        json_t *name = json_object_get(names, usual[i]);
-        if (name) fits = fits && json_object_set(j->config, usual[i], name) == 0;
-    }
-    json_decref(names);
-    return err != DT_OK || fits ? err : no_memory(j);
+    return fits && json_object_update(j->config, j->special) == 0 ? DT_OK : no_memory(j);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -456,7 +448,7 @@ static dt_err make(job *j)
     DT_TRY(add_tokens(j));
     DT_TRY(j->spm.model_type == DT_SPM_BPE ? make_bpe(j) : make_unigram(j));
     DT_TRY(make_stages(j));
-    DT_TRY(dt_auto_tokens(&j->added, j->class, j->files, &root, &j->vocab, &changed, &n_own));
+    DT_TRY(dt_auto_tokens(&j->added, j->class, j->files, &root, &j->vocab, &changed, &n_own, &j->special));
     DT_TRY(make_post_processor(j));
     return make_config(j);
 }
@@ -492,6 +484,7 @@ dt_err dt_spm_to_json(dt_auto_files *f, const char *file, char **text, size_t *n
     dt_added_list_free(&j.added); /* its texts are the files' */
     json_decref(j.root);
     json_decref(j.config);
+    json_decref(j.special);
     free(j.name);
     dt_vocab_free(&j.vocab);
     dt_spm_free(&j.spm);
