@@ -2,8 +2,6 @@
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 
-#define NUMBERED(letters, number) "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" number
-#define ENDING "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -21,17 +19,19 @@ static const struct {
     {gpt2, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", DT_THERE_SPLIT, DT_THERE_SPLIT},
     /* Llama 3 */
-    {NUMBERED("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_WORDS("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") DT_SPLIT_SPACE, DT_THERE_SPLIT,
+     DT_THERE_SPLIT},
     /* Qwen 2, 3 */
-    {NUMBERED("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {NUMBERED("[\\p{L}\\p{M}]", "\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_QWEN2, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_QWEN3_5, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
      "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
      DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {CASED("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT}, /* Mistral's Tekken */
-    {CASED(SHORT_FORMS) "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {CASED("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" DT_SPLIT_SPACE, DT_THERE_SPLIT,
+     DT_THERE_SPLIT}, /* Mistral's Tekken */
+    {CASED(SHORT_FORMS) "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" DT_SPLIT_SPACE, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-     "?[\\p{P}\\p{S}]+[\\r\\n]*" ENDING,
+     "?[\\p{P}\\p{S}]+[\\r\\n]*" DT_SPLIT_SPACE,
      DT_THERE_SPLIT, DT_THERE_SPLIT}, /* DeepSeek V3 */
     {"[\\r\\n]", DT_THERE_SPLIT, DT_THERE_LOCAL},
     {"\\s?\\p{L}+", DT_THERE_UNKNOWN, DT_THERE_SPLIT},

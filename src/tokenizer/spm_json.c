@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-#define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
-
 typedef struct job {
     dt_spm spm;
     const dt_auto_files *files;
@@ -231,8 +229,9 @@ static json_t *make_normalizer(const job *j)
         json_array_append_new(list, replace("Regex", "\\A +| +\\z", ""));
         json_array_append_new(list, replace("Regex", " {2,}", " "));
     }
-    if (s->escapes) json_array_append_new(list, replace("String", " ", SPACE_SIGN));
-    if (s->prefix && legacy(j)) json_array_append_new(list, replace("Regex", "\\A" SPACE_SIGN, SPACE_SIGN SPACE_SIGN));
+    if (s->escapes) json_array_append_new(list, replace("String", " ", DT_SPACE_SIGN));
+    if (s->prefix && legacy(j))
+        json_array_append_new(list, replace("Regex", "\\A" DT_SPACE_SIGN, DT_SPACE_SIGN DT_SPACE_SIGN));
     return sequence("normalizers", list);
 }
 
@@ -272,23 +271,12 @@ static dt_err make_splitter(const job *j, json_t **out)
 {
     json_t *list = json_array(), *split = NULL;
     if (j->spm.prefix)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_SIGN,
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", DT_SPACE_SIGN,
                                               "prepend_scheme", legacy(j) ? "always" : "first", "split", false));
     if (has_type(j, DT_SPM_USER_DEFINED)) DT_TRY(isolate(j, &split));
     if (split) json_array_append_new(list, split);
     *out = sequence("pretokenizers", list);
     return DT_OK;
-}
-
-static json_t *make_decoder(const job *j)
-{
-    json_t *list = json_pack("[o]", replace("String", SPACE_SIGN, " "));
-    if (j->spm.byte_fallback) json_array_append_new(list, json_pack("{s:s}", "type", "ByteFallback"));
-    if (j->spm.prefix || j->spm.byte_fallback) json_array_append_new(list, json_pack("{s:s}", "type", "Fuse"));
-    if (j->spm.prefix)
-        json_array_append_new(
-            list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
-    return sequence("decoders", list);
 }
 
 static dt_err make_stages(job *j)
@@ -300,7 +288,8 @@ static dt_err make_stages(job *j)
     DT_TRY(make_splitter(j, &splitter));
     json_object_set_new(j->root, "normalizer", make_normalizer(j));
     json_object_set_new(j->root, "pre_tokenizer", splitter);
-    json_object_set_new(j->root, "decoder", make_decoder(j));
+    json_object_set_new(j->root, "decoder",
+                        dt_auto_decoder(j->spm.byte_fallback, j->spm.prefix || j->spm.byte_fallback, j->spm.prefix));
     return json_object_size(j->root) >= 4 ? DT_OK : no_memory(j);
 }
 
