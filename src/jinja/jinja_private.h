@@ -197,12 +197,8 @@ bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method);
 /** Call a builtin with positional arguments. */
 dt_jv dt_jinja_apply(dt_jctx *x, const dt_jfunction *f, dt_jv self, const dt_jargs *args);
 
-/** x.name and x[key] as Jinja looks them up; undefined if missing. */
-dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name);
-dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key);
 /** Value at a dotted path ("function.name", "0"). */
 dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path);
-dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args);
 
 /* ---- syntax ------------------------------------------------------------------------------------------------------ */
 
@@ -299,11 +295,7 @@ void dt_jinja_add_kid(dt_jctx *x, dt_jnode *node, dt_jnode *kid, const char *key
 dt_jnode *dt_jinja_expression(dt_jparser *p);               /* including a conditional expression */
 dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions);   /* one expression, or several separated by commas */
 dt_jnode *dt_jinja_targets(dt_jparser *p, bool namespaces); /* assignment targets */
-dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe);
 dt_jnode *dt_jinja_block_filters(dt_jparser *p, bool first_has_pipe); /* of the text of a block */
-void dt_jinja_arguments(dt_jparser *p, dt_jnode *call);               /* from ( to ) */
-dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node);
-dt_jnode *dt_jinja_primary(dt_jparser *p);
 dt_jnode *dt_jinja_template(dt_jctx *x, const dt_jtoken *tokens);
 
 static inline bool dt_jinja_at(const dt_jparser *p, dt_jtoken_kind kind, const char *text)
