@@ -11,43 +11,16 @@
 
 /* ---- a list ------------------------------------------------------------------------------------------------------ */
 
-static size_t slot_of(const dt_added_list *l, const char *content, size_t n)
-{
-    size_t i = dt_hash_bytes(content, n) & (l->n_slots - 1);
-    for (; l->slot[i]; i = (i + 1) & (l->n_slots - 1)) {
-        const dt_added_item *t = &l->item[l->slot[i] - 1];
-        if (t->n == n && memcmp(t->content, content, n) == 0) break;
-    }
-    return i;
-}
-
 static dt_added_item *find(const dt_added_list *l, const char *content, size_t n)
 {
-    if (l->n_slots == 0) return NULL;
-    const int at = l->slot[slot_of(l, content, n)];
-    return at ? &l->item[at - 1] : NULL;
-}
-
-static dt_err grow(dt_added_list *l)
-{
-    const int n_alloc = 2 * l->n_alloc + 64;
-    DT_RESIZE(l->item, n_alloc, "out of memory for %d added tokens", n_alloc);
-    l->n_alloc = n_alloc;
-    free(l->slot);
-    for (l->n_slots = 256; l->n_slots < 2 * (size_t)n_alloc;) l->n_slots *= 2;
-    DT_ALLOC(l->slot, l->n_slots, "out of memory for %d added tokens", n_alloc);
-    for (int i = 0; i < l->n; i++) {
-        const size_t slot = slot_of(l, l->item[i].content, l->item[i].n);
-        if (!l->slot[slot]) l->slot[slot] = i + 1;
-    }
-    return DT_OK;
+    const int32_t i = dt_vocab_find(&l->first, content, n, DT_TOKEN_ADDED);
+    return i >= 0 ? &l->item[i] : NULL;
 }
 
 static dt_err append(dt_added_list *l, const dt_added_item *t)
 {
-    if (l->n == l->n_alloc) DT_TRY(grow(l));
-    const size_t slot = slot_of(l, t->content, t->n);
-    if (!l->slot[slot]) l->slot[slot] = l->n + 1;
+    DT_GROW(l->item, l->n, "out of memory for %d added tokens", l->n + 1);
+    if (!find(l, t->content, t->n)) DT_TRY(dt_vocab_add(&l->first, l->n, t->content, t->n, DT_TOKEN_ADDED));
     l->item[l->n++] = *t;
     return DT_OK;
 }
@@ -55,7 +28,7 @@ static dt_err append(dt_added_list *l, const dt_added_item *t)
 void dt_added_list_free(dt_added_list *l)
 {
     free(l->item);
-    free(l->slot);
+    dt_vocab_free(&l->first);
     *l = (dt_added_list){0};
 }
 
