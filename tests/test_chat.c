@@ -246,7 +246,7 @@ TEST(a_template_can_come_from_a_file)
                   "\"assistant\": {\"prefix\": \"A\", \"lead\": \":\", \"end\": \"{eos}\", \"after\": \"|\"}}",
                   &c),
         DT_OK);
-    assert_string_equal(dt_chat_name(c), "mine");
+    assert_non_null(strstr(dt_chat_source(c), "mine (by name)"));
     assert_int_equal(dt_chat_end_token(c), EOS);
     assert_int_equal(dt_chat_render(c, m, 2, NULL, 0, &p), DT_OK);
     assert_string_equal(shown(&p, true), "<s>Q(S) qA{:x</s>|}");

@@ -375,7 +375,6 @@ void dt_chat_close(dt_chat *c)
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
-const char *dt_chat_name(const dt_chat *c) { return c->name; }
 const char *dt_chat_source(const dt_chat *c) { return c->source; }
 int32_t dt_chat_end_token(const dt_chat *c) { return c->end_token; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }

@@ -240,8 +240,6 @@ typedef struct dt_chat dt_chat;
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 /** Free a template. Safe on NULL. */
 void dt_chat_close(dt_chat *c);
-/** The template's name; of a tokenizer's own, its file. Borrowed. */
-const char *dt_chat_name(const dt_chat *c);
 /** The template's name and origin: "qwen2.5 (by name)", "models/x/tokenizer_config.json". Borrowed. */
 const char *dt_chat_source(const dt_chat *c);
 /** Warn of tokens that the template writes and the tokenizer lacks: <|NAME|>, and [NAME] if they are tokens. */
