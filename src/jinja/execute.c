@@ -175,19 +175,17 @@ static void print(dt_jctx *x, dt_jbuf *out, dt_jv v)
     dt_jbuf_add(x, out, v.u.s, v.n);
 }
 
-static flow run_set_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
+/* Assign or print the text of a block after its filters. */
+static flow run_filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     dt_jv text;
     const flow f = capture(x, s, node->kid[1], &text);
-    if (f == NEXT) assign(x, s, node->kid[0], filtered(x, s, node->kid[2], text));
-    return f;
-}
-
-static flow run_filter_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
-{
-    dt_jv text;
-    const flow f = capture(x, s, node->kid[0], &text);
-    if (f == NEXT) print(x, out, filtered(x, s, node->kid[1], text));
+    if (f != NEXT) return f;
+    text = filtered(x, s, node->kid[2], text);
+    if (node->kid[0])
+        assign(x, s, node->kid[0], text);
+    else
+        print(x, out, text);
     return f;
 }
 
@@ -211,10 +209,8 @@ static flow run_one(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out
     case DT_JN_SET:
         assign(x, s, node->kid[0], dt_jinja_eval(x, s, node->kid[1]));
         break;
-    case DT_JN_SET_BLOCK:
-        return run_set_block(x, s, node);
-    case DT_JN_FILTER_BLOCK:
-        return run_filter_block(x, s, node, out);
+    case DT_JN_FILTERED:
+        return run_filtered(x, s, node, out);
     case DT_JN_MACRO:
         dt_jinja_set(x, s, node->name, new_macro(x, s, node));
         break;

@@ -253,15 +253,14 @@ typedef enum dt_jnode_kind {
     DT_JN_TEXT,
     DT_JN_PRINT,
     DT_JN_BODY,
-    DT_JN_IF,           /* kid: test, body, test, body, ..., [else body] */
-    DT_JN_FOR,          /* kid: target, list, filter, body, else */
-    DT_JN_SET,          /* kid: target, value */
-    DT_JN_SET_BLOCK,    /* kid: target, body, filter */
-    DT_JN_MACRO,        /* key, kid: parameters and their defaults; left: body */
-    DT_JN_CALL_BLOCK,   /* kid: the call, a macro */
-    DT_JN_FILTER_BLOCK, /* kid: body, filter */
-    DT_JN_WITH,         /* kid: target, value, ..., body */
-    DT_JN_GENERATION,   /* left: body */
+    DT_JN_IF,         /* kid: test, body, test, body, ..., [else body] */
+    DT_JN_FOR,        /* kid: target, list, filter, body, else */
+    DT_JN_SET,        /* kid: target, value */
+    DT_JN_FILTERED,   /* kid: target of a block set, NULL to print; body, filters */
+    DT_JN_MACRO,      /* key, kid: parameters and their defaults; left: body */
+    DT_JN_CALL_BLOCK, /* kid: the call, a macro */
+    DT_JN_WITH,       /* kid: target, value, ..., body */
+    DT_JN_GENERATION, /* left: body */
     DT_JN_BREAK,
     DT_JN_CONTINUE
 } dt_jnode_kind;

@@ -143,6 +143,16 @@ static dt_jnode *parse_for(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
+/* After the target, the rest of a block whose text is filtered. */
+static dt_jnode *parse_filtered(dt_jparser *p, dt_jnode *node, dt_jnode *filters, const char *end)
+{
+    node->kind = DT_JN_FILTERED;
+    dt_jinja_add_kid(p->x, node, body_after_tag(p, end), NULL);
+    dt_jinja_add_kid(p->x, node, filters, NULL);
+    end_tag(p);
+    return node;
+}
+
 static dt_jnode *parse_set(dt_jparser *p, dt_jnode *node)
 {
     dt_jinja_add_kid(p->x, node, dt_jinja_targets(p, true), NULL);
@@ -152,12 +162,7 @@ static dt_jnode *parse_set(dt_jparser *p, dt_jnode *node)
         dt_jinja_expect(p, DT_JT_BLOCK_END, NULL);
         return node;
     }
-    node->kind = DT_JN_SET_BLOCK;
-    dt_jnode *filter = dt_jinja_block_filters(p, true);
-    dt_jinja_add_kid(p->x, node, body_after_tag(p, "endset"), NULL);
-    dt_jinja_add_kid(p->x, node, filter, NULL);
-    end_tag(p);
-    return node;
+    return parse_filtered(p, node, dt_jinja_block_filters(p, true), "endset");
 }
 
 /* (name, name=default, ...) */
@@ -213,16 +218,6 @@ static dt_jnode *parse_with(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
-static dt_jnode *parse_filter_block(dt_jparser *p, dt_jnode *node)
-{
-    node->kind = DT_JN_FILTER_BLOCK;
-    dt_jnode *filter = dt_jinja_block_filters(p, false);
-    dt_jinja_add_kid(p->x, node, body_after_tag(p, "endfilter"), NULL);
-    dt_jinja_add_kid(p->x, node, filter, NULL);
-    end_tag(p);
-    return node;
-}
-
 /* {% generation %} marks what a model writes, and does not affect the text. */
 static dt_jnode *parse_generation(dt_jparser *p, dt_jnode *node)
 {
@@ -250,7 +245,10 @@ static dt_jnode *statement(dt_jparser *p)
     if (strcmp(word, "set") == 0) return parse_set(p, node);
     if (strcmp(word, "call") == 0) return parse_call_block(p, node);
     if (strcmp(word, "with") == 0) return parse_with(p, node);
-    if (strcmp(word, "filter") == 0) return parse_filter_block(p, node);
+    if (strcmp(word, "filter") == 0) {
+        dt_jinja_add_kid(p->x, node, NULL, NULL);
+        return parse_filtered(p, node, dt_jinja_block_filters(p, false), "endfilter");
+    }
     if (strcmp(word, "generation") == 0) return parse_generation(p, node);
     if (strcmp(word, "break") == 0) return parse_leave(p, node, DT_JN_BREAK);
     if (strcmp(word, "continue") == 0) return parse_leave(p, node, DT_JN_CONTINUE);
