@@ -4,6 +4,7 @@
 
 #include "dtrain/io/io.h"
 #include "dtrain/text/space.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -416,20 +417,16 @@ void dt_chat_warn(const dt_chat *c)
  * strings; they are written as escapes. */
 static char *spec_of_json(const json_t *root)
 {
-    char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII), *spec = NULL;
-    size_t size;
-    FILE *out = text ? open_memstream(&spec, &size) : NULL;
-    for (const char *p = text; out && *p; p++)
+    char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII);
+    dt_text spec = {.failed = !text};
+    size_t n;
+    for (const char *p = text; p && *p; p++)
         if (strchr("#;$", *p))
-            fprintf(out, "\\u%04x", (unsigned)*p);
+            dt_text_printf(&spec, "\\u%04x", (unsigned)*p);
         else
-            fputc(*p, out);
-    if (out && fclose(out) != 0) {
-        free(spec);
-        spec = NULL;
-    }
+            dt_text_append(&spec, p, 1);
     free(text);
-    return spec;
+    return dt_text_finish(&spec, &n);
 }
 
 dt_err dt_chat_spec(const dt_chat *c, char **spec)
