@@ -158,23 +158,16 @@ char *dt_text_after_images(const char *image_text, bool line, int n, const char 
 
 static bool begins(const char *text, const char *word) { return strncasecmp(text, word, strlen(word)) == 0; }
 
-static int hex(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = c ? strchr(digits, tolower((unsigned char)c)) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
 /* Decode %20 and the like in a path. n: its length, or PATH_MAX. */
 static dt_err unescape(const char *name, const char *from, char *path)
 {
     size_t n = 0;
     for (; *from && n + 1 < PATH_MAX; from++) {
-        const int high = *from == '%' ? hex(from[1]) : -1, low = high >= 0 ? hex(from[2]) : -1;
-        path[n] = low >= 0 ? (char)(16 * high + low) : *from;
+        const bool coded = *from == '%' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2]);
+        path[n] = coded ? (char)strtol((char[]){from[1], from[2], '\0'}, NULL, 16) : *from;
         DT_CHECK(path[n], DT_ERR_DATA, "%.200s: expected a path, found a byte 0 (%%00) in it", name);
         n++;
-        if (low >= 0) from += 2;
+        if (coded) from += 2;
     }
     path[n] = '\0';
     DT_CHECK(!*from, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
