@@ -81,11 +81,16 @@ static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) 
 
 static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
-/* Ignore that the template cannot render the test answer: the same error is reported for a record with an answer. */
-static dt_err unless_refused(dt_err err)
+dt_err dt_chat_unless_refused(dt_err err)
 {
     if (err == DT_ERR_DATA) dt_error_clear();
     return err == DT_ERR_DATA ? DT_OK : err;
+}
+
+dt_err dt_chat_try(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags, int marks,
+                   dt_jinja_result *r)
+{
+    return dt_chat_unless_refused(dt_chat_evaluate(c, messages, n, tools, flags, marks, r));
 }
 
 /* Determine what the template writes around an answer. */
@@ -94,7 +99,7 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
     DT_TRY(dt_chat_evaluate(c, talk, 1, NULL, 0, 0, &said));
-    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered));
+    const dt_err err = dt_chat_try(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered);
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
@@ -127,7 +132,7 @@ static dt_err look_at_parts(const dt_chat *c, bool image, bool *takes)
     dt_jinja_result r = {0};
     DT_CHECK(parts, DT_ERR_MEMORY, "out of memory for a chat template");
     *takes = true;
-    const dt_err err = unless_refused(dt_chat_evaluate(c, &question, 1, NULL, 0, 0, &r));
+    const dt_err err = dt_chat_try(c, &question, 1, NULL, 0, 0, &r);
     *takes = r.text && strstr(r.text, "Hello?") && !strstr(r.text, "'type'") && !strstr(r.text, "\"type\"");
     dt_jinja_result_free(&r);
     json_decref(parts);
@@ -166,7 +171,7 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
     if (err == DT_OK && !(c->spec = json_pack("{s:s}", "jinja", text)))
         err = dt_fail(DT_ERR_MEMORY, "out of memory for a chat template");
     if (err == DT_OK) err = look_at(c);
-    if (err == DT_OK) err = unless_refused(find_end(c));
+    if (err == DT_OK) err = dt_chat_unless_refused(find_end(c));
     if (err != DT_ERR_DATA) return err;
     char why[1024];
     snprintf(why, sizeof why, "%s", dt_error_message());
