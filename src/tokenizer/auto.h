@@ -10,8 +10,7 @@ enum { DT_AUTO_CONFIG, DT_AUTO_MAP, DT_AUTO_ADDED, DT_AUTO_MODEL, DT_N_AUTO_FILE
 typedef struct dt_auto_files {
     dt_spec file[DT_N_AUTO_FILES]; /* tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json */
     char *path[DT_N_AUTO_FILES];
-    const dt_spec *decoder; /* added_tokens_decoder of CONFIG; NULL: missing, MAP and ADDED are used instead */
-    dt_spec decoder_value;
+    dt_spec decoder; /* added_tokens_decoder of CONFIG; value NULL: missing, MAP and ADDED are used instead */
     /* while a tokenizer.model is read (spm.h): it stands for tokenizer.json; tokens of the files are matched in the raw
      * text; names of its tokens, {"bos_token": ...}, for classes without their own */
     bool from_model, raw;

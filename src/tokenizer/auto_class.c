@@ -29,10 +29,8 @@ dt_err dt_auto_open(dt_auto_files *f, const char *directory)
             DT_TRY(err);
         }
     }
-    if (dt_spec_get(&f->file[DT_AUTO_CONFIG], "added_tokens_decoder", &f->decoder_value))
-        f->decoder = &f->decoder_value;
-    if (f->decoder && !json_is_object(f->decoder->value)) return dt_spec_bad(f->decoder, NULL, "an object");
-    return DT_OK;
+    const bool given = dt_spec_get(&f->file[DT_AUTO_CONFIG], "added_tokens_decoder", &f->decoder);
+    return !given || json_is_object(f->decoder.value) ? DT_OK : dt_spec_bad(&f->decoder, NULL, "an object");
 }
 
 void dt_auto_close(dt_auto_files *f)
@@ -48,7 +46,7 @@ void dt_auto_close(dt_auto_files *f)
 bool dt_auto_token(const dt_auto_files *f, const char *key, dt_spec *token)
 {
     const dt_spec *map = &f->file[DT_AUTO_MAP];
-    const bool in_map = !f->decoder && json_object_get(map->value, key); /* also if null */
+    const bool in_map = !f->decoder.value && json_object_get(map->value, key); /* also if null */
     return dt_spec_get(in_map ? map : &f->file[DT_AUTO_CONFIG], key, token);
 }
 

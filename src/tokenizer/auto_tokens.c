@@ -205,7 +205,7 @@ static const char *default_of(dt_auto_class c, int name)
 static bool has_key(const dt_auto_files *f, const char *key)
 {
     return json_object_get(f->file[DT_AUTO_CONFIG].value, key) ||
-           (!f->decoder && json_object_get(f->file[DT_AUTO_MAP].value, key));
+           (!f->decoder.value && json_object_get(f->file[DT_AUTO_MAP].value, key));
 }
 
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key)
@@ -342,7 +342,7 @@ static dt_err read_extras(collector *c)
     const bool older = !is_given(config, extra) && json_object_get(config->value, additional);
     bool has = older || (given && !json_is_object(given));
     DT_TRY(read_extra(c, config, older ? additional : extra));
-    if (!c->files->decoder) {
+    if (!c->files->decoder.value) {
         DT_TRY(read_extra(c, map, extra));
         has = has || json_is_array(json_object_get(map->value, extra));
         if (!has && json_object_get(map->value, additional)) return read_extra(c, map, additional);
@@ -353,7 +353,7 @@ static dt_err read_extras(collector *c)
 static dt_err read_names(collector *c, dt_auto_class class, const dt_spec *root)
 {
     for (int i = 0; i < N_NAMES; i++) DT_TRY(name_usual(c, class, root, NAMES[i]));
-    if (!c->files->decoder) DT_TRY(name_others(c, &c->files->file[DT_AUTO_MAP]));
+    if (!c->files->decoder.value) DT_TRY(name_others(c, &c->files->file[DT_AUTO_MAP]));
     DT_TRY(name_others(c, &c->files->file[DT_AUTO_CONFIG]));
     return read_extras(c);
 }
@@ -393,7 +393,7 @@ static dt_err add_plainly(collector *c, const dt_added_list *tokens)
 
 static dt_err collect_given(collector *c, const dt_spec *root, dt_added_list *given)
 {
-    if (c->files->decoder) return read_decoder(c->files->decoder, given);
+    if (c->files->decoder.value) return read_decoder(&c->files->decoder, given);
     DT_TRY(read_added_file(c, &c->files->file[DT_AUTO_ADDED], given));
     collector own = {.vocab = c->vocab, .list = given, .largest = -1};
     return read_own(&own, root);

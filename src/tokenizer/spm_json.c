@@ -52,14 +52,12 @@ static dt_err check_class(const job *j)
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const json_t *decoder_of(const job *j) { return j->files->decoder ? j->files->decoder->value : NULL; }
-
 /* The name that added_tokens_decoder gives an id; NULL: none. */
 static const char *given_name(const job *j, int32_t id)
 {
     char key[16];
     snprintf(key, sizeof key, "%d", (int)id);
-    return json_string_value(json_object_get(json_object_get(decoder_of(j), key), "content"));
+    return json_string_value(json_object_get(json_object_get(j->files->decoder.value, key), "content"));
 }
 
 /* A name that is a piece of an id without a name is not given away. */
@@ -70,7 +68,7 @@ static dt_err find_names(job *j)
     dt_err err = DT_OK;
     DT_ALLOC(j->name, s->n_pieces, "%s: out of memory for its pieces", s->file);
     for (int32_t i = 0; i < s->n_pieces; i++) j->name[i] = s->piece[i].text;
-    if (is_llama(j) || s->model_type != DT_SPM_BPE || json_object_size(decoder_of(j)) == 0) return DT_OK;
+    if (is_llama(j) || s->model_type != DT_SPM_BPE || json_object_size(j->files->decoder.value) == 0) return DT_OK;
     for (int32_t i = 0; i < s->n_pieces && err == DT_OK; i++)
         if (!given_name(j, i)) err = dt_vocab_add(&kept, i, j->name[i].bytes, j->name[i].n, DT_TOKEN_MODEL);
     for (int32_t i = 0; i < s->n_pieces && err == DT_OK; i++) {
@@ -309,8 +307,8 @@ static bool has_extra(const job *j)
     const json_t *config = j->files->file[DT_AUTO_CONFIG].value, *map = j->files->file[DT_AUTO_MAP].value;
     const json_t *extra = json_object_get(config, "extra_special_tokens");
     return (extra && !json_is_object(extra)) || json_object_get(config, "additional_special_tokens") ||
-           (!j->files->decoder && (json_is_array(json_object_get(map, "extra_special_tokens")) ||
-                                   json_object_get(map, "additional_special_tokens")));
+           (!j->files->decoder.value && (json_is_array(json_object_get(map, "extra_special_tokens")) ||
+                                         json_object_get(map, "additional_special_tokens")));
 }
 
 /* Tokens that the code of ChatGLM2 and ChatGLM3 adds to its vocabulary, in this order. */
@@ -451,7 +449,7 @@ static void replace_config(dt_auto_files *f, json_t *config)
     f->from_model = f->raw = false;
     json_decref((json_t *)file->value);
     *file = (dt_spec){.file = f->path[DT_AUTO_CONFIG], .value = json_incref(config)};
-    if (dt_spec_get(file, "added_tokens_decoder", &f->decoder_value)) f->decoder = &f->decoder_value;
+    dt_spec_get(file, "added_tokens_decoder", &f->decoder);
 }
 
 dt_err dt_spm_to_json(dt_auto_files *f, const char *file, char **text, size_t *nbytes)
