@@ -6,7 +6,7 @@
 
 struct dt_jinja {
     char *name;
-    bool strict;
+    bool strict, has_blocks;
     dt_jarena arena;
     const dt_jnode *root;
 };
@@ -102,6 +102,7 @@ static dt_err parse_with(dt_jctx *x, dt_jinja *t, const char *text, size_t nbyte
     x->strict = t->strict;
     if (setjmp(x->escape) == 0) t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
     t->arena = x->arena;
+    t->has_blocks = x->has_blocks;
     return x->err;
 }
 
@@ -187,6 +188,7 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
         if (!result->text || !result->generated) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text", t->name);
     }
     if (err != DT_OK) dt_jinja_result_free(result);
+    result->has_blocks = t->has_blocks;
     result->raised = x->raised;
     result->dated = x->dated;
     dt_jinja_free_arena(&x->arena);

@@ -33,8 +33,9 @@ typedef struct dt_jctx {
     int depth;
     time_t now;
     bool raised, dated;
-    bool strict;    /* dt_jinja_parse_strict */
-    bool generates; /* within a generation block */
+    bool strict;     /* dt_jinja_parse */
+    bool generates;  /* within a generation block */
+    bool has_blocks; /* the template has generation blocks */
     dt_err err;
     struct dt_jscope *globals;
     const struct dt_jbuf *output; /* of the whole template */

@@ -222,6 +222,7 @@ static dt_jnode *parse_with(dt_jparser *p, dt_jnode *node)
 static dt_jnode *parse_generation(dt_jparser *p, dt_jnode *node)
 {
     node->kind = DT_JN_GENERATION;
+    p->x->has_blocks = true;
     node->left = body_after_tag(p, "endgeneration");
     end_tag(p);
     return node;

@@ -32,6 +32,7 @@ typedef struct dt_jinja_result {
     size_t nbytes;
     dt_jinja_part *generated; /* malloc'ed: what {% generation %} blocks wrote, in order */
     int n_generated;          /* blocks inside a macro or a block that is captured do not count, as in transformers */
+    bool has_blocks;          /* the template has {% generation %} blocks, also ones that were not evaluated */
     bool raised;              /* the template called raise_exception */
     bool dated;               /* the template used the time */
 } dt_jinja_result;
