@@ -368,7 +368,7 @@ TEST(exported_templates_write_images)
     json_t *talk =
         json_pack("{s:[{s:s,s:[{s:s,s:s},{s:s},{s:s,s:s},{s:s}]}]}", "messages", "role", "user", "content", "type",
                   "text", "text", "a", "type", "image", "type", "text", "text", "b", "type", "image");
-    assert_int_equal(dt_jinja_parse(&t, "T", jinja, strlen(jinja)), DT_OK);
+    assert_int_equal(dt_jinja_parse(&t, "T", jinja, strlen(jinja), false), DT_OK);
     assert_int_equal(dt_jinja_render(t, talk, 0, &r), DT_OK);
     assert_string_equal(r.text, "<|im_start|>user\n<image>\n<image>\nab<|im_end|>\n");
     dt_jinja_result_free(&r);

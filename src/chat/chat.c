@@ -167,7 +167,7 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
 {
     DT_CHECK(c->name = strdup(name), DT_ERR_MEMORY, "out of memory for a chat template");
     DT_CHECK(c->text = strdup(text), DT_ERR_MEMORY, "out of memory for a chat template");
-    dt_err err = dt_jinja_parse(&c->jinja, name, text, strlen(text));
+    dt_err err = dt_jinja_parse(&c->jinja, name, text, strlen(text), false);
     if (err == DT_OK && !(c->spec = json_pack("{s:s}", "jinja", text)))
         err = dt_fail(DT_ERR_MEMORY, "out of memory for a chat template");
     if (err == DT_OK) err = look_at(c);
@@ -218,7 +218,7 @@ static dt_err open_form(dt_chat *c, const char *name)
     DT_TRY(dt_form_find(name, &c->form, &c->spec));
     DT_CHECK(c->name = strdup(dt_form_text(c->form, "name")), DT_ERR_MEMORY, "out of memory for a chat template");
     DT_CHECK(c->text = dt_form_jinja(c->form, c->bos, c->eos), DT_ERR_MEMORY, "out of memory for a chat template");
-    DT_TRY(dt_jinja_parse(&c->jinja, c->name, c->text, strlen(c->text)));
+    DT_TRY(dt_jinja_parse(&c->jinja, c->name, c->text, strlen(c->text), false));
     const char *begin = dt_form_text(c->form, "begin"),
                *user = dt_form_text(json_object_get(c->form, "user"), "prefix");
     c->writes_bos = (begin && strstr(begin, "{bos}")) || (user && strncmp(user, "{bos}", 5) == 0);

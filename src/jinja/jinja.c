@@ -106,7 +106,7 @@ static dt_err parse_with(dt_jctx *x, dt_jinja *t, const char *text, size_t nbyte
     return x->err;
 }
 
-static dt_err parse(dt_jinja **out, const char *name, const char *text, size_t nbytes, bool strict)
+dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes, bool strict)
 {
     dt_jinja *t = calloc(1, sizeof *t);
     dt_jctx *x = calloc(1, sizeof *x);
@@ -118,16 +118,6 @@ static dt_err parse(dt_jinja **out, const char *name, const char *text, size_t n
     *out = err == DT_OK ? t : NULL;
     if (err != DT_OK) dt_jinja_close(t);
     return err;
-}
-
-dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t nbytes)
-{
-    return parse(t, name, text, nbytes, false);
-}
-
-dt_err dt_jinja_parse_strict(dt_jinja **t, const char *name, const char *text, size_t nbytes)
-{
-    return parse(t, name, text, nbytes, true);
 }
 
 void dt_jinja_close(dt_jinja *t)
