@@ -5,6 +5,7 @@
  * characters of the Unicode version of that table, whose forms never change later. The library's version
  * therefore does not matter. */
 #include "normalizer.h"
+#include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
@@ -296,9 +297,9 @@ static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_segment *p)
 /* Marks in the stripped text move to the ends of the rest. */
 static void strip(const dt_normal_step *s, dt_segment *p, bool goes_on)
 {
-    const size_t left = s->left && !goes_on ? dt_spaces_at_start(p->text + p->from, p->to - p->from) : 0;
+    const size_t left = s->left && !goes_on ? dt_white_before(p->text + p->from, p->to - p->from) : 0;
     p->from += left;
-    if (s->right) p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
+    if (s->right) p->to = p->from + dt_white_trimmed(p->text + p->from, p->to - p->from);
     while (p->mark_end > p->mark && p->mark_end[-1].at >= p->to) p->mark_end--;
 }
 
