@@ -97,11 +97,10 @@ static dt_err refuse_part(const dt_messages *m, const json_t *part, size_t turn,
         image && !m->image_text ? " (images need --images, or a vision-language model)" : "");
 }
 
-static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
+static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, int *n_images)
 {
     size_t i;
     const json_t *part;
-    *nbytes = 0;
     *n_images = 0;
     json_array_foreach(parts, i, part)
     {
@@ -113,7 +112,6 @@ static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
             return refuse_part(m, part, turn, i);
-        *nbytes += json_string_length(text);
     }
     return DT_OK;
 }
@@ -128,16 +126,15 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     size_t nbytes, i;
     int n_images;
     const json_t *part;
-    DT_TRY(check_parts(m, content, turn, &nbytes, &n_images));
-    char *text = malloc(nbytes + 1), *to = text;
-    DT_TRY(dt_messages_own(m, text));
+    dt_text joined = {0};
+    DT_TRY(check_parts(m, content, turn, &n_images));
     json_array_foreach(content, i, part)
     {
-        if (is_image(m, part)) continue;
-        const json_t *words = json_object_get(part, "text");
-        memcpy(to, json_string_value(words), json_string_length(words));
-        to += json_string_length(words);
+        const json_t *words = is_image(m, part) ? NULL : json_object_get(part, "text");
+        dt_text_append(&joined, json_string_value(words), json_string_length(words));
     }
+    char *text = dt_text_finish(&joined, &nbytes);
+    DT_TRY(dt_messages_own(m, text));
     if (n_images > 0) {
         text = dt_text_after_images(m->image_text, m->image_line, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));

@@ -1,6 +1,7 @@
 /* record_images.c - images of a record and their positions in its texts. Datasets and prompts share
  * this code, so that a record means the same in training and in generation. */
 #include "dtrain/chat/chat.h"
+#include "dtrain/text/utf8.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -144,14 +145,10 @@ dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const dt_image_wrap 
 
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes)
 {
-    const size_t n_before = (size_t)n * (strlen(image_text) + line), n_text = *nbytes;
-    char *all = malloc(n_before + n_text + 1), *to = all;
-    if (!all) return NULL;
-    for (int i = 0; i < n; i++) to += sprintf(to, "%s%s", image_text, line ? "\n" : "");
-    memcpy(to, text, n_text);
-    to[n_text] = '\0';
-    *nbytes += n_before;
-    return all;
+    dt_text all = {0};
+    for (int i = 0; i < n; i++) dt_text_printf(&all, "%s%s", image_text, line ? "\n" : "");
+    dt_text_append(&all, text, *nbytes);
+    return dt_text_finish(&all, nbytes);
 }
 
 /* ---- locating an image ------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* tools.c - descriptions of tools and tool calls, in the forms of OpenAI and ShareGPT. Templates receive OpenAI's form
  * with arguments as objects. A template that does not write tools or calls receives them as text. */
 #include "chat_private.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -213,14 +214,13 @@ dt_err dt_message_find_call(dt_messages *m, dt_message *out)
 /* Join two texts with a separator. The messages own the result. */
 static dt_err join(dt_messages *m, dt_message *to, const char *between, const char *text)
 {
-    const size_t n_text = strlen(text), n_between = to->nbytes > 0 ? strlen(between) : 0, n = to->nbytes;
-    char *both = malloc(n + n_between + n_text + 1);
-    DT_TRY(dt_messages_own(m, both));
-    if (n > 0) memcpy(both, to->text, n);
-    memcpy(both + n, between, n_between);
-    memcpy(both + n + n_between, text, n_text + 1);
-    to->text = both;
-    to->nbytes = n + n_between + n_text;
+    dt_text both = {0};
+    dt_text_append(&both, to->text, to->nbytes);
+    if (to->nbytes > 0) dt_text_append(&both, between, strlen(between));
+    dt_text_append(&both, text, strlen(text));
+    char *whole = dt_text_finish(&both, &to->nbytes);
+    DT_TRY(dt_messages_own(m, whole));
+    to->text = whole;
     to->parts = NULL;
     return DT_OK;
 }

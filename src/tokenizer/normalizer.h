@@ -47,8 +47,8 @@ void dt_normalizer_free(dt_normalizer *n); /* safe on {0} */
 
 /** Reads a step of a stage into the stage. */
 typedef dt_err (*dt_read_step)(void *stage, const dt_spec *step, const char *type);
-/** Read a stage of tokenizer.json: one step, or a Sequence of steps under `list`, also nested ones. DT_ERR_DATA, and the
- *  errors of `read`. */
+/** Read a stage of tokenizer.json: one step, or a Sequence of steps under `list`, also nested ones. DT_ERR_DATA, and
+ *  the errors of `read`. */
 dt_err dt_stage_read(void *stage, const dt_spec *s, const char *list, dt_read_step read);
 
 /** Pattern of a Split or a Replace: {"String": ...} or {"Regex": ...}. */
