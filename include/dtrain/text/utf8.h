@@ -30,6 +30,7 @@ size_t dt_utf8_valid(const char *text, size_t n);
  *
  *  text    in [*nbytes]
  *  nbytes  in: length of text, out: length of the copy
+ *  what    not empty
  *  copy    out, malloc'ed, with a 0 appended; NULL: text does not contain `what`, and *nbytes is unchanged
  *
  *  False: out of memory. */
