@@ -416,7 +416,7 @@ TEST(the_claimed_origin_of_edited_jinja_is_not_trusted)
         snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n%s", first[i],
                  published("chatml"));
         assert_int_equal(open_with(edited, &c), DT_OK);
-        assert_string_equal(dt_chat_name(c), "models/x/tokenizer_config.json");
+        assert_string_equal(dt_chat_source(c), "models/x/tokenizer_config.json");
         writes(c, two_turns, 1, 0, false, "<|im_start|>user\nq<|im_end|>\n");
         dt_chat_close(c);
     }

@@ -10,7 +10,7 @@ static dt_err render_with(const char *text, size_t n, const json_t *variables, d
     dt_jinja *t;
     *r = (dt_jinja_result){0};
     dt_error_clear();
-    const dt_err err = dt_jinja_parse(&t, "T", text, n);
+    const dt_err err = dt_jinja_parse(&t, "T", text, n, false);
     if (err != DT_OK) return err;
     const dt_err rendered = dt_jinja_render(t, variables, DAY, r);
     dt_jinja_close(t);
@@ -22,7 +22,7 @@ static dt_err render_strict(const char *text, dt_jinja_result *r)
     json_t *variables = json_pack("{ss}", "x", "ab  [c] d");
     dt_jinja *t;
     dt_error_clear();
-    assert_int_equal(dt_jinja_parse_strict(&t, "T", text, strlen(text)), DT_OK);
+    assert_int_equal(dt_jinja_parse(&t, "T", text, strlen(text), true), DT_OK);
     const dt_err err = dt_jinja_render(t, variables, DAY, r);
     dt_jinja_close(t);
     json_decref(variables);
@@ -107,6 +107,8 @@ TEST(errors_name_template_and_line)
         {"{{ x.y.z }}", "T: line 1: x is undefined: cannot read its attribute y", false},
         {"{{ [1][2].y }}", "T: line 1: an item out of range is undefined: cannot read its attribute y", false},
         {"{{ 1 | nonsense }}", "unknown or unsupported filter nonsense", false},
+        {"{% filter nonsense %}a{% endfilter %}", "unknown or unsupported filter nonsense", false},
+        {"{% set x | nonsense %}a{% endset %}", "unknown or unsupported filter nonsense", false},
         {"\n{% include 'a' %}", "T: line 2: unknown or unsupported block include", false},
         {"{% if 1 %}", "expected endif, found the end of the template", false},
         {"{{ raise_exception() }}", "raise_exception: expected 1 argument, found 0", false},

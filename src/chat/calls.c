@@ -12,26 +12,18 @@
 static const char tool_name[] = "probe_tool", question[] = "Probe a tool?", answer[] = "probe answered",
                   result[] = "probe result", value[] = "probe value", key[] = "probe_key";
 
-static json_t *list_of_one(json_t *one)
-{
-    json_t *list = one ? json_array() : NULL;
-    if (list && json_array_append_new(list, one) == 0) return list;
-    json_decref(list);
-    return NULL;
-}
-
 json_t *dt_chat_test_tools(void)
 {
-    return list_of_one(json_pack("{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}", "type", "function",
-                                 "function", "name", tool_name, "description", "d", "parameters", "type", "object",
-                                 "properties", "x", "type", "string", "description", "d", "required", "x"));
+    return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function", "name",
+                     tool_name, "description", "d", "parameters", "type", "object", "properties", "x", "type", "string",
+                     "description", "d", "required", "x");
 }
 
 static json_t *test_calls(bool text)
 {
     json_t *arguments = text ? json_sprintf("{\"x\": \"%s\"}", value) : json_pack("{s:s}", "x", value);
-    return list_of_one(json_pack("{s:s, s:s, s:{s:s, s:o}}", "type", "function", "id", DT_CHAT_CALL_ID, "function",
-                                 "name", tool_name, "arguments", arguments));
+    return json_pack("[{s:s, s:s, s:{s:s, s:o}}]", "type", "function", "id", DT_CHAT_CALL_ID, "function", "name",
+                     tool_name, "arguments", arguments);
 }
 
 static bool has_items(const char *text, size_t n) { return n > 0 && text[n - 1] != '{'; }
@@ -155,16 +147,6 @@ dt_err dt_chat_find_calls(const dt_chat *c, const dt_message *messages, int n, c
 
 /* ---- opening a template ------------------------------------------------------------------------------------------ */
 
-/* Evaluate a test conversation, or part of it. False: the template refuses it. */
-static dt_err try(const dt_chat *c, const dt_message *talk, int n, const json_t *tools, unsigned flags,
-                  dt_jinja_result *r, bool *taken)
-{
-    const dt_err err = dt_chat_evaluate(c, talk, n, tools, flags, 0, r);
-    *taken = err == DT_OK;
-    if (err == DT_ERR_DATA) dt_error_clear();
-    return err == DT_ERR_DATA ? DT_OK : err;
-}
-
 static dt_err look_at_thoughts(dt_chat *c)
 {
     static const char thought[] = "probe thought";
@@ -176,9 +158,8 @@ static dt_err look_at_thoughts(dt_chat *c)
                                 .n_thoughts = strlen(thought),
                                 .thoughts_key = "reasoning"}};
     dt_jinja_result r;
-    bool taken;
-    DT_TRY(try(c, talk, 2, NULL, 0, &r, &taken));
-    c->writes_thoughts = (taken && strstr(r.text, thought)) || strstr(c->text, "reasoning_content");
+    DT_TRY(dt_chat_try(c, talk, 2, NULL, 0, 0, &r));
+    c->writes_thoughts = (r.text && strstr(r.text, thought)) || strstr(c->text, "reasoning_content");
     dt_jinja_result_free(&r);
     return DT_OK;
 }
@@ -190,10 +171,9 @@ static dt_err look_at_tools(dt_chat *c, const dt_message *asked, const json_t *t
     const dt_message talk[] = {{.role = DT_ROLE_SYSTEM, .text = system, .nbytes = strlen(system)}, *asked};
     for (int from = 1; from >= 0; from--) {
         dt_jinja_result r;
-        bool taken;
-        DT_TRY(try(c, talk + from, 2 - from, tools, 0, &r, &taken));
+        DT_TRY(dt_chat_try(c, talk + from, 2 - from, tools, 0, 0, &r));
         *(from ? &c->reads_tools : &c->reads_tools_in_system) =
-            taken ? strstr(r.text, tool_name) != NULL : c->reads_tools;
+            r.text ? strstr(r.text, tool_name) != NULL : c->reads_tools;
         dt_jinja_result_free(&r);
     }
     return DT_OK;
@@ -205,10 +185,9 @@ static dt_err look_at_content(dt_chat *c, dt_message *talk, const json_t *tools)
     static const dt_content tries[] = {DT_CONTENT_TEXT, DT_CONTENT_NONE, DT_CONTENT_NULL};
     for (size_t k = 0; k < sizeof tries / sizeof tries[0] && !c->writes_calls; k++) {
         dt_jinja_result r;
-        bool taken;
         talk[1].content = tries[k];
-        DT_TRY(try(c, talk, 2, tools, 0, &r, &taken));
-        const char *last = taken ? strstr(r.text, question) : NULL;
+        DT_TRY(dt_chat_try(c, talk, 2, tools, 0, 0, &r));
+        const char *last = r.text ? strstr(r.text, question) : NULL;
         c->writes_calls = last && strstr(last, value) && !strstr(last, "None");
         if (c->writes_calls) c->call_content = tries[k];
         dt_jinja_result_free(&r);
@@ -225,8 +204,7 @@ static dt_err look_after_call(dt_chat *c, const dt_message *talk, const json_t *
     const dt_err err = dt_chat_find_calls(c, talk, 2, tools, &r, gap, &lost);
     if (err == DT_OK && lost < 0) c->after_call = strdup(r.text + gap[1].to);
     dt_jinja_result_free(&r);
-    if (err == DT_ERR_DATA) dt_error_clear();
-    return err == DT_ERR_DATA ? DT_OK : err;
+    return dt_chat_unless_refused(err);
 }
 
 /* Calls in texts that the model generates have the form of those that the template writes. It is known if a call can be
@@ -235,7 +213,6 @@ static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *too
 {
     dt_message named[] = {talk[0], talk[1]};
     dt_jinja_result r = {0};
-    bool taken = false;
     int n_bad;
     json_t *calls = json_deep_copy(talk[1].calls), *function = json_object_get(json_array_get(calls, 0), "function"),
            *arguments = json_pack("{s:s, s:i}", key, value, "n", 7), *read = NULL;
@@ -243,8 +220,8 @@ static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *too
     const bool made =
         json_object_set_new(function, "arguments", text ? json_string(text) : json_incref(arguments)) == 0;
     named[1].calls = calls;
-    dt_err err = made ? try(c, named, 2, tools, 0, &r, &taken) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
-    const char *asked = taken ? strstr(r.text, question) : NULL, *written = asked ? asked + strlen(question) : "";
+    dt_err err = made ? dt_chat_try(c, named, 2, tools, 0, 0, &r) : dt_fail(DT_ERR_MEMORY, "out of memory for a test");
+    const char *asked = r.text ? strstr(r.text, question) : NULL, *written = asked ? asked + strlen(question) : "";
     if (err == DT_OK) err = dt_call_form_find(&c->calls, written, c->header, tool_name, key, value);
     if (err == DT_OK) err = dt_chat_read_calls(c, NULL, written, &read, &n_bad);
     function = json_object_get(json_array_get(read, 0), "function");
@@ -263,10 +240,10 @@ static dt_err look_at_form(dt_chat *c, const dt_message *talk, const json_t *too
 static dt_err look_after_result(dt_chat *c, const dt_message *talk, const json_t *tools)
 {
     dt_jinja_result asked, answered = {0};
-    bool taken, both = false;
-    DT_TRY(try(c, talk, 3, tools, DT_CHAT_GENERATE, &asked, &taken));
-    const dt_err err = taken ? try(c, talk, 4, tools, 0, &answered, &both) : DT_OK;
-    const char *from = taken ? strstr(asked.text, result) : NULL, *first = both ? strstr(answered.text, result) : NULL,
+    DT_TRY(dt_chat_try(c, talk, 3, tools, DT_CHAT_GENERATE, 0, &asked));
+    const dt_err err = asked.text ? dt_chat_try(c, talk, 4, tools, 0, 0, &answered) : DT_OK;
+    const char *from = asked.text ? strstr(asked.text, result) : NULL,
+               *first = answered.text ? strstr(answered.text, result) : NULL,
                *to = first ? strstr(first, answer) : NULL;
     if (to) {
         const size_t n = (size_t)(to - first) - strlen(result), n_asked = from ? strlen(from + strlen(result)) : 0;
@@ -283,11 +260,10 @@ static dt_err look_at_results(dt_chat *c, const dt_message *talk, const json_t *
 {
     dt_message plain[4];
     dt_jinja_result r;
-    bool taken;
     memcpy(plain, talk, sizeof plain);
     if (!c->writes_calls) plain[1] = talk[3];
-    DT_TRY(try(c, plain, 4, tools, 0, &r, &taken));
-    c->omits_results = taken && !strstr(r.text, result);
+    DT_TRY(dt_chat_try(c, plain, 4, tools, 0, 0, &r));
+    c->omits_results = r.text && !strstr(r.text, result);
     dt_jinja_result_free(&r);
     return DT_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "dtrain/io/io.h"
 #include "dtrain/text/space.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +81,16 @@ static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) 
 
 static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
-/* Ignore that the template cannot render the test answer: the same error is reported for a record with an answer. */
-static dt_err unless_refused(dt_err err)
+dt_err dt_chat_unless_refused(dt_err err)
 {
     if (err == DT_ERR_DATA) dt_error_clear();
     return err == DT_ERR_DATA ? DT_OK : err;
+}
+
+dt_err dt_chat_try(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags, int marks,
+                   dt_jinja_result *r)
+{
+    return dt_chat_unless_refused(dt_chat_evaluate(c, messages, n, tools, flags, marks, r));
 }
 
 /* Determine what the template writes around an answer. */
@@ -93,7 +99,7 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
     DT_TRY(dt_chat_evaluate(c, talk, 1, NULL, 0, 0, &said));
-    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered));
+    const dt_err err = dt_chat_try(c, talk, 2, NULL, 0, DT_CHAT_MARK_WORDS, &answered);
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
@@ -126,7 +132,7 @@ static dt_err look_at_parts(const dt_chat *c, bool image, bool *takes)
     dt_jinja_result r = {0};
     DT_CHECK(parts, DT_ERR_MEMORY, "out of memory for a chat template");
     *takes = true;
-    const dt_err err = unless_refused(dt_chat_evaluate(c, &question, 1, NULL, 0, 0, &r));
+    const dt_err err = dt_chat_try(c, &question, 1, NULL, 0, 0, &r);
     *takes = r.text && strstr(r.text, "Hello?") && !strstr(r.text, "'type'") && !strstr(r.text, "\"type\"");
     dt_jinja_result_free(&r);
     json_decref(parts);
@@ -161,11 +167,11 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
 {
     DT_CHECK(c->name = strdup(name), DT_ERR_MEMORY, "out of memory for a chat template");
     DT_CHECK(c->text = strdup(text), DT_ERR_MEMORY, "out of memory for a chat template");
-    dt_err err = dt_jinja_parse(&c->jinja, name, text, strlen(text));
+    dt_err err = dt_jinja_parse(&c->jinja, name, text, strlen(text), false);
     if (err == DT_OK && !(c->spec = json_pack("{s:s}", "jinja", text)))
         err = dt_fail(DT_ERR_MEMORY, "out of memory for a chat template");
     if (err == DT_OK) err = look_at(c);
-    if (err == DT_OK) err = unless_refused(find_end(c));
+    if (err == DT_OK) err = dt_chat_unless_refused(find_end(c));
     if (err != DT_ERR_DATA) return err;
     char why[1024];
     snprintf(why, sizeof why, "%s", dt_error_message());
@@ -212,7 +218,7 @@ static dt_err open_form(dt_chat *c, const char *name)
     DT_TRY(dt_form_find(name, &c->form, &c->spec));
     DT_CHECK(c->name = strdup(dt_form_text(c->form, "name")), DT_ERR_MEMORY, "out of memory for a chat template");
     DT_CHECK(c->text = dt_form_jinja(c->form, c->bos, c->eos), DT_ERR_MEMORY, "out of memory for a chat template");
-    DT_TRY(dt_jinja_parse(&c->jinja, c->name, c->text, strlen(c->text)));
+    DT_TRY(dt_jinja_parse(&c->jinja, c->name, c->text, strlen(c->text), false));
     const char *begin = dt_form_text(c->form, "begin"),
                *user = dt_form_text(json_object_get(c->form, "user"), "prefix");
     c->writes_bos = (begin && strstr(begin, "{bos}")) || (user && strncmp(user, "{bos}", 5) == 0);
@@ -375,7 +381,6 @@ void dt_chat_close(dt_chat *c)
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
-const char *dt_chat_name(const dt_chat *c) { return c->name; }
 const char *dt_chat_source(const dt_chat *c) { return c->source; }
 int32_t dt_chat_end_token(const dt_chat *c) { return c->end_token; }
 const dt_wrap *dt_chat_wrap(const dt_chat *c) { return c->wrapped ? &c->wrap : NULL; }
@@ -417,20 +422,16 @@ void dt_chat_warn(const dt_chat *c)
  * strings; they are written as escapes. */
 static char *spec_of_json(const json_t *root)
 {
-    char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII), *spec = NULL;
-    size_t size;
-    FILE *out = text ? open_memstream(&spec, &size) : NULL;
-    for (const char *p = text; out && *p; p++)
+    char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII);
+    dt_text spec = {.failed = !text};
+    size_t n;
+    for (const char *p = text; p && *p; p++)
         if (strchr("#;$", *p))
-            fprintf(out, "\\u%04x", (unsigned)*p);
+            dt_text_printf(&spec, "\\u%04x", (unsigned)*p);
         else
-            fputc(*p, out);
-    if (out && fclose(out) != 0) {
-        free(spec);
-        spec = NULL;
-    }
+            dt_text_append(&spec, p, 1);
     free(text);
-    return spec;
+    return dt_text_finish(&spec, &n);
 }
 
 dt_err dt_chat_spec(const dt_chat *c, char **spec)

@@ -136,6 +136,12 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
 
 /** Location of the tokenizer's files, for messages. */
 const char *dt_chat_place(const dt_tokenizer *t);
+/** Return DT_OK instead of DT_ERR_DATA, and clear it: the template refuses a test conversation. Records like it will
+ *  report the error. */
+dt_err dt_chat_unless_refused(dt_err err);
+/** As dt_chat_evaluate. r->text is NULL if the template refuses the conversation. */
+dt_err dt_chat_try(const dt_chat *c, const dt_message *messages, int n, const json_t *tools, unsigned flags, int marks,
+                   dt_jinja_result *r);
 /** Open by name, file or spec. BOS is written only if this template says so. */
 dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t);
 

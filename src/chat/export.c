@@ -4,6 +4,7 @@
  * For dtrain's templates the first line is a comment with the name, for a user's template with its JSON.
  * dt_chat_written reads it back. */
 #include "chat_private.h"
+#include "dtrain/text/utf8.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -67,55 +68,60 @@ static dt_err find_wrapping(const dt_chat *c, wrapping *found)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
+static void say(dt_text *out, const char *text) { dt_text_append(out, text, strlen(text)); }
+
 /* A string of Jinja. */
-static void put_quoted(FILE *out, const char *text)
+static void put_quoted(dt_text *out, const char *text)
 {
-    fputc('\'', out);
+    say(out, "'");
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
         if (*p == '\'' || *p == '\\')
-            fprintf(out, "\\%c", *p);
+            dt_text_printf(out, "\\%c", *p);
         else if (*p == '\n')
-            fputs("\\n", out);
+            say(out, "\\n");
         else if (*p < 0x20 || *p == 0x7f)
-            fprintf(out, "\\x%02x", *p);
+            dt_text_printf(out, "\\x%02x", *p);
         else
-            fputc(*p, out);
+            dt_text_append(out, p, 1);
     }
-    fputc('\'', out);
+    say(out, "'");
 }
 
 /* Write the tokenizer's prefix, unless the conversation begins with BOS. */
-static void put_wrapped(FILE *out, const dt_chat *c, const wrapping *found)
+static void put_wrapped(dt_text *out, const dt_chat *c, const wrapping *found)
 {
     const char *bos = token_text(c, dt_tokenizer_get_info(c->tokenizer)->bos);
-    fputs("{%- endset %}\n", out);
+    say(out, "{%- endset %}\n");
     if (bos) {
-        fputs("{%- if not conversation.startswith(", out);
+        say(out, "{%- if not conversation.startswith(");
         put_quoted(out, bos);
-        fputs(") %}\n", out);
+        say(out, ") %}\n");
     }
     for (size_t i = 0; i < found->before.n; i++) {
         const char *token = token_text(c, found->before.id[i]);
-        fputs("{{- ", out);
+        say(out, "{{- ");
         put_quoted(out, token ? token : "");
-        fputs(" }}\n", out);
+        say(out, " }}\n");
     }
-    if (found->space) fputs("{{- '' if conversation.startswith(' ') else ' ' }}\n", out);
-    if (bos) fputs("{%- endif %}\n", out);
-    fputs("{{- conversation }}\n", out);
+    if (found->space) say(out, "{{- '' if conversation.startswith(' ') else ' ' }}\n");
+    if (bos) say(out, "{%- endif %}\n");
+    say(out, "{{- conversation }}\n");
 }
 
 /* image: the text of an image as a string of Jinja; NULL: none. */
-static dt_err put_form(FILE *out, const dt_chat *c, const char *spec, const char *image)
+static dt_err put_form(dt_text *out, const dt_chat *c, const char *image)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
     wrapping around = {0};
+    char *spec;
+    DT_TRY(dt_chat_spec(c, &spec));
+    dt_text_printf(out, "%s%s%s", comment, spec, comment_end);
+    free(spec);
     DT_TRY(find_wrapping(c, &around));
     char *text = dt_form_jinja(c->form, token_text(c, info->bos), token_text(c, info->eos));
-    fprintf(out, "%s%s%s", comment, spec, comment_end);
-    if (image) fprintf(out, "%s%s%s", image_begin, image, image_end);
-    if (around.before.n > 0) fputs("{%- set conversation %}\n", out);
-    if (text) fputs(text, out);
+    if (image) dt_text_printf(out, "%s%s%s", image_begin, image, image_end);
+    if (around.before.n > 0) say(out, "{%- set conversation %}\n");
+    if (text) say(out, text);
     if (around.before.n > 0) put_wrapped(out, c, &around);
     free(around.before.id);
     free(text);
@@ -124,32 +130,22 @@ static dt_err put_form(FILE *out, const dt_chat *c, const char *spec, const char
 
 static dt_err write_form(const dt_chat *c, const char *image, char **jinja)
 {
-    char *spec = NULL;
-    size_t size;
-    *jinja = NULL;
-    FILE *out = open_memstream(jinja, &size);
-    dt_err err = out ? dt_chat_spec(c, &spec) : no_memory();
-    if (err == DT_OK) err = put_form(out, c, spec, image);
-    const bool failed = out && (ferror(out) != 0) | (fclose(out) != 0);
-    if (err == DT_OK && failed) err = no_memory();
-    free(spec);
-    if (err == DT_OK) return DT_OK;
-    free(*jinja);
-    *jinja = NULL;
-    return err;
+    dt_text out = {0};
+    size_t n;
+    dt_err err = put_form(&out, c, image);
+    if (err != DT_OK) dt_text_free(&out);
+    *jinja = err == DT_OK ? dt_text_finish(&out, &n) : NULL;
+    return err != DT_OK || *jinja ? err : no_memory();
 }
 
 dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja)
 {
-    char *image = NULL;
-    size_t size;
+    dt_text image = {0};
     if (!c->form) return (*jinja = strdup(c->text)) ? DT_OK : no_memory();
-    FILE *out = image_text ? open_memstream(&image, &size) : NULL;
+    if (image_text) put_quoted(&image, image_text);
     *jinja = NULL;
-    if (out) put_quoted(out, image_text);
-    if (image_text && (!out || fclose(out) != 0)) return free(image), no_memory();
-    const dt_err err = write_form(c, image, jinja);
-    free(image);
+    const dt_err err = image.failed ? no_memory() : write_form(c, image.bytes, jinja);
+    dt_text_free(&image);
     return err;
 }
 

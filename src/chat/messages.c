@@ -1,6 +1,7 @@
 /* messages.c - parses conversations from JSON. Every value's type is checked, because a partly read
  * conversation would train on wrong data. */
 #include "chat_private.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,10 @@ bool dt_role_parse(const char *name, dt_role *role)
 
 dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes)
 {
-    if (m->n == m->n_alloc) {
-        const int n = m->n_alloc ? 2 * m->n_alloc : 16;
-        dt_message *more = realloc(m->item, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for %d messages", n);
-        m->item = more;
-        m->n_alloc = n;
-    }
-    char *own = m->image_alias ? dt_text_without_alias(m->image_alias, m->image_text, text, &nbytes) : NULL;
+    DT_GROW(m->item, m->n, "out of memory for %d messages", m->n + 1);
+    char *own = NULL;
+    DT_CHECK(!m->image_alias || dt_text_replace(text, &nbytes, m->image_alias, m->image_text, &own), DT_ERR_MEMORY,
+             "out of memory for a message");
     if (own) DT_TRY(dt_messages_own(m, own));
     m->item[m->n++] = (dt_message){.role = role, .text = own ? own : text, .nbytes = nbytes};
     return DT_OK;
@@ -47,12 +44,13 @@ dt_err dt_messages_add_first(dt_messages *m, dt_role role, const char *text, siz
 
 dt_err dt_messages_own(dt_messages *m, char *text)
 {
-    char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
-    if (more) m->owned = more;
-    if (!more) free(text);
-    DT_CHECK(more, DT_ERR_MEMORY, "out of memory for a message");
-    m->owned[m->n_owned++] = text;
-    return DT_OK;
+    const dt_err err = text ? dt_grow(&m->owned, m->n_owned, sizeof *m->owned, "out of memory for a message")
+                            : dt_fail(DT_ERR_MEMORY, "out of memory for a message");
+    if (err == DT_OK)
+        m->owned[m->n_owned++] = text;
+    else
+        free(text);
+    return err;
 }
 
 static bool is_image(const dt_messages *m, const json_t *part)
@@ -99,11 +97,10 @@ static dt_err refuse_part(const dt_messages *m, const json_t *part, size_t turn,
         image && !m->image_text ? " (images need --images, or a vision-language model)" : "");
 }
 
-static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
+static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, int *n_images)
 {
     size_t i;
     const json_t *part;
-    *nbytes = 0;
     *n_images = 0;
     json_array_foreach(parts, i, part)
     {
@@ -115,7 +112,6 @@ static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
             return refuse_part(m, part, turn, i);
-        *nbytes += json_string_length(text);
     }
     return DT_OK;
 }
@@ -130,16 +126,15 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     size_t nbytes, i;
     int n_images;
     const json_t *part;
-    DT_TRY(check_parts(m, content, turn, &nbytes, &n_images));
-    char *text = malloc(nbytes + 1), *to = text;
-    DT_TRY(dt_messages_own(m, text));
+    dt_text joined = {0};
+    DT_TRY(check_parts(m, content, turn, &n_images));
     json_array_foreach(content, i, part)
     {
-        if (is_image(m, part)) continue;
-        const json_t *words = json_object_get(part, "text");
-        memcpy(to, json_string_value(words), json_string_length(words));
-        to += json_string_length(words);
+        const json_t *words = is_image(m, part) ? NULL : json_object_get(part, "text");
+        dt_text_append(&joined, json_string_value(words), json_string_length(words));
     }
+    char *text = dt_text_finish(&joined, &nbytes);
+    DT_TRY(dt_messages_own(m, text));
     if (n_images > 0) {
         text = dt_text_after_images(m->image_text, m->image_line, n_images, text, &nbytes);
         DT_TRY(dt_messages_own(m, text));

@@ -8,15 +8,8 @@
 
 static dt_err add(dt_pieces *p, dt_span span, bool target)
 {
-    if (p->n == p->n_alloc) {
-        const int n = p->n_alloc ? 2 * p->n_alloc : 32;
-        dt_span *spans = realloc(p->span, (size_t)n * sizeof *spans);
-        if (spans) p->span = spans;
-        bool *targets = realloc(p->target, (size_t)n * sizeof *targets);
-        if (targets) p->target = targets;
-        DT_CHECK(spans && targets, DT_ERR_MEMORY, "out of memory for a text of %d pieces", n);
-        p->n_alloc = n;
-    }
+    DT_GROW(p->span, p->n, "out of memory for a text of %d pieces", p->n + 1);
+    DT_GROW(p->target, p->n, "out of memory for a text of %d pieces", p->n + 1);
     p->span[p->n] = span;
     p->target[p->n++] = target;
     return DT_OK;

@@ -1,6 +1,7 @@
 /* record_images.c - images of a record and their positions in its texts. Datasets and prompts share
  * this code, so that a record means the same in training and in generation. */
 #include "dtrain/chat/chat.h"
+#include "dtrain/text/utf8.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -10,13 +11,7 @@
 
 dt_err dt_image_names_add(dt_image_names *names, const char *path)
 {
-    if (names->n == names->n_alloc) {
-        const int n = names->n_alloc ? 2 * names->n_alloc : 4;
-        const char **more = realloc(names->path, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for the names of %d images", n);
-        names->path = more;
-        names->n_alloc = n;
-    }
+    DT_GROW(names->path, names->n, "out of memory for the names of %d images", names->n + 1);
     names->path[names->n++] = path;
     return DT_OK;
 }
@@ -148,61 +143,28 @@ dt_err dt_wrap_images(dt_encoder *e, const dt_tokenizer *t, const dt_image_wrap 
     return DT_OK;
 }
 
-char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes)
-{
-    const size_t n_alias = strlen(alias), n_text = strlen(image_text);
-    size_t n = 0;
-    const char *end = text + *nbytes, *at = text;
-    for (; (at = memmem(at, (size_t)(end - at), alias, n_alias)); at += n_alias) n++;
-    char *all = n > 0 ? malloc(*nbytes + n * n_text + 1) : NULL, *to = all;
-    if (!all) return NULL;
-    while ((at = memmem(text, (size_t)(end - text), alias, n_alias))) {
-        memcpy(to, text, (size_t)(at - text));
-        to += at - text;
-        memcpy(to, image_text, n_text);
-        to += n_text;
-        text = at + n_alias;
-    }
-    memcpy(to, text, (size_t)(end - text));
-    to += end - text;
-    *to = '\0';
-    *nbytes = (size_t)(to - all);
-    return all;
-}
-
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes)
 {
-    const size_t n_before = (size_t)n * (strlen(image_text) + line), n_text = *nbytes;
-    char *all = malloc(n_before + n_text + 1), *to = all;
-    if (!all) return NULL;
-    for (int i = 0; i < n; i++) to += sprintf(to, "%s%s", image_text, line ? "\n" : "");
-    memcpy(to, text, n_text);
-    to[n_text] = '\0';
-    *nbytes += n_before;
-    return all;
+    dt_text all = {0};
+    for (int i = 0; i < n; i++) dt_text_printf(&all, "%s%s", image_text, line ? "\n" : "");
+    dt_text_append(&all, text, *nbytes);
+    return dt_text_finish(&all, nbytes);
 }
 
 /* ---- locating an image ------------------------------------------------------------------------------------------- */
 
 static bool begins(const char *text, const char *word) { return strncasecmp(text, word, strlen(word)) == 0; }
 
-static int hex(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = c ? strchr(digits, tolower((unsigned char)c)) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
 /* Decode %20 and the like in a path. n: its length, or PATH_MAX. */
 static dt_err unescape(const char *name, const char *from, char *path)
 {
     size_t n = 0;
     for (; *from && n + 1 < PATH_MAX; from++) {
-        const int high = *from == '%' ? hex(from[1]) : -1, low = high >= 0 ? hex(from[2]) : -1;
-        path[n] = low >= 0 ? (char)(16 * high + low) : *from;
+        const bool coded = *from == '%' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2]);
+        path[n] = coded ? (char)strtol((char[]){from[1], from[2], '\0'}, NULL, 16) : *from;
         DT_CHECK(path[n], DT_ERR_DATA, "%.200s: expected a path, found a byte 0 (%%00) in it", name);
         n++;
-        if (low >= 0) from += 2;
+        if (coded) from += 2;
     }
     path[n] = '\0';
     DT_CHECK(!*from, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);

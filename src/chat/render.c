@@ -2,6 +2,7 @@
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +18,12 @@ static json_t *marked_text(const dt_message *m, const char *from, size_t n, int 
               at_end = answers ? DT_CHAT_MARK_ENDS : DT_CHAT_MARK_QUESTION_ENDS;
     if (m->calls || !(marks & (at_words | at_end)) || (!answers && words == 0)) return json_stringn_nocheck(from, n);
     const size_t at = marks & at_end ? n : words;
-    char *text = malloc(n + DT_CHAT_MARK_NBYTES);
-    if (!text) return NULL;
-    memcpy(text, from, at);
-    memcpy(text + at, answers ? DT_CHAT_END_MARK : DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES);
-    memcpy(text + at + DT_CHAT_MARK_NBYTES, from + at, n - at);
-    json_t *value = json_stringn_nocheck(text, n + DT_CHAT_MARK_NBYTES);
-    free(text);
+    dt_text marked = {0};
+    dt_text_append(&marked, from, at);
+    dt_text_append(&marked, answers ? DT_CHAT_END_MARK : DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES);
+    dt_text_append(&marked, from + at, n - at);
+    json_t *value = marked.failed ? NULL : json_stringn_nocheck(marked.bytes, marked.n);
+    dt_text_free(&marked);
     return value;
 }
 

@@ -65,18 +65,6 @@ static bool take_generated(dt_jinja_part *answer, const dt_message *messages, in
     return true;
 }
 
-/* Does the template have {% generation %} blocks? */
-static bool has_blocks(const dt_chat *c)
-{
-    for (const char *at = c->text; (at = strstr(at, "{%"));) {
-        at += 2;
-        at += *at == '-' || *at == '+';
-        at += strspn(at, " \t\r\n");
-        if (strncmp(at, "generation", 10) == 0) return true;
-    }
-    return false;
-}
-
 /* True if exactly the answers are trained on. Then the text of all blocks is the targets, even with several blocks. */
 static bool learns_answers(const talk *t)
 {
@@ -385,7 +373,7 @@ static dt_err probe_answers(const talk *t, dt_jinja_part *gap)
 static dt_err find_answers(const talk *t)
 {
     if (take_generated(t->answer, t->message, t->n, t->text)) return DT_OK;
-    if (has_blocks(t->c)) {
+    if (t->text->has_blocks) {
         int i = 0;
         while (!is_answer(&t->message[i]) && i < t->n - 1) i++;
         return refuse(t, i, "has {% generation %} blocks, but not one for each answer");
@@ -511,7 +499,7 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
     dt_jinja_part *both = calloc(2 * (size_t)n, sizeof *both);
     DT_CHECK(both, DT_ERR_MEMORY, "out of memory for the targets of a conversation");
     const talk t = {.c = c, .message = messages, .n = n, .tools = tools, .text = text, .answer = both + n};
-    if (has_blocks(c) && text->n_generated != count_answers(messages, n) && learns_answers(&t)) {
+    if (text->has_blocks && text->n_generated != count_answers(messages, n) && learns_answers(&t)) {
         free(both);
         return copy_blocks(text, part, n_parts);
     }

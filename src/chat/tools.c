@@ -1,6 +1,7 @@
 /* tools.c - descriptions of tools and tool calls, in the forms of OpenAI and ShareGPT. Templates receive OpenAI's form
  * with arguments as objects. A template that does not write tools or calls receives them as text. */
 #include "chat_private.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,22 @@ static dt_err own(dt_messages *m, json_t *value)
     return value && json_array_append_new(m->values, value) == 0 ? DT_OK : no_memory();
 }
 
+/* What `read` returns for each item of a list, or for one value: a new reference. NULL: for one it returns NULL, the
+ * list is empty, or no memory. */
+static json_t *list_of(const json_t *value, json_t *(*read)(const json_t *one))
+{
+    json_t *list = json_array();
+    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    bool ok = list && n > 0;
+    for (size_t i = 0; i < n && ok; i++) {
+        json_t *one = read(json_is_array(value) ? json_array_get(value, i) : value);
+        ok = one && json_array_append_new(list, one) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
 static dt_err check_texts(const json_t *value, const char *key)
 {
     DT_CHECK(!dt_json_has_bytes(value), DT_ERR_DATA,
@@ -34,23 +51,12 @@ static dt_err check_texts(const json_t *value, const char *key)
 
 static bool is_function(const json_t *value) { return json_is_string(json_object_get(value, "name")); }
 
-/* A list of tools, or one tool. A new reference, with {name, ...} as {type: function, function: {name, ...}}. NULL: it
- * is neither, or no memory. */
-static json_t *described(json_t *value)
+/* A tool with {name, ...} as {type: function, function: {name, ...}}. */
+static json_t *read_tool(const json_t *tool)
 {
-    json_t *list = json_array(), *one = value;
-    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
-    bool ok = list && n > 0;
-    for (size_t i = 0; i < n && ok; i++) {
-        if (json_is_array(value)) one = json_array_get(value, i);
-        const bool bare = is_function(one) && !json_object_get(one, "function");
-        ok = json_is_object(one) &&
-             json_array_append_new(list, bare ? json_pack("{s:s, s:O}", "type", "function", "function", one)
-                                              : json_incref(one)) == 0;
-    }
-    if (ok) return list;
-    json_decref(list);
-    return NULL;
+    const bool bare = is_function(tool) && !json_object_get(tool, "function");
+    if (!json_is_object(tool)) return NULL;
+    return bare ? json_pack("{s:s, s:O}", "type", "function", "function", tool) : json_incref((json_t *)tool);
 }
 
 dt_err dt_messages_take_tools(dt_messages *m, const json_t *record)
@@ -67,11 +73,11 @@ dt_err dt_messages_take_tools(dt_messages *m, const json_t *record)
         if (json_is_string(tools)) {
             m->tools_text = json_string_value(tools);
             parsed = parse(m->tools_text, json_string_length(tools));
-            m->tools = parsed ? described(parsed) : NULL;
+            m->tools = parsed ? list_of(parsed, read_tool) : NULL;
             json_decref(parsed);
             continue;
         }
-        m->tools = described(tools);
+        m->tools = list_of(tools, read_tool);
         DT_CHECK(m->tools, DT_ERR_DATA, "%s: expected a list of {\"name\": ..., \"parameters\": ...}, or its JSON text",
                  keys[k]);
         char *text = json_dumps(tools, JSON_PRESERVE_ORDER);
@@ -117,20 +123,7 @@ static json_t *read_call(const json_t *call)
     return NULL;
 }
 
-/* A list of calls, or one call. NULL: neither. */
-json_t *dt_calls_of(const json_t *value)
-{
-    json_t *list = json_array();
-    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
-    bool ok = list && n > 0;
-    for (size_t i = 0; i < n && ok; i++) {
-        json_t *call = read_call(json_is_array(value) ? json_array_get(value, i) : value);
-        ok = call && json_array_append_new(list, call) == 0;
-    }
-    if (ok) return list;
-    json_decref(list);
-    return NULL;
-}
+json_t *dt_calls_of(const json_t *value) { return list_of(value, read_call); }
 
 dt_err dt_message_read_calls(dt_messages *m, const json_t *message, size_t turn, dt_role role, const json_t **calls,
                              const json_t **given)
@@ -221,14 +214,13 @@ dt_err dt_message_find_call(dt_messages *m, dt_message *out)
 /* Join two texts with a separator. The messages own the result. */
 static dt_err join(dt_messages *m, dt_message *to, const char *between, const char *text)
 {
-    const size_t n_text = strlen(text), n_between = to->nbytes > 0 ? strlen(between) : 0, n = to->nbytes;
-    char *both = malloc(n + n_between + n_text + 1);
-    DT_TRY(dt_messages_own(m, both));
-    if (n > 0) memcpy(both, to->text, n);
-    memcpy(both + n, between, n_between);
-    memcpy(both + n + n_between, text, n_text + 1);
-    to->text = both;
-    to->nbytes = n + n_between + n_text;
+    dt_text both = {0};
+    dt_text_append(&both, to->text, to->nbytes);
+    if (to->nbytes > 0) dt_text_append(&both, between, strlen(between));
+    dt_text_append(&both, text, strlen(text));
+    char *whole = dt_text_finish(&both, &to->nbytes);
+    DT_TRY(dt_messages_own(m, whole));
+    to->text = whole;
     to->parts = NULL;
     return DT_OK;
 }

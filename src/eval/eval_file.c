@@ -188,7 +188,7 @@ static dt_err parse_value(eval_bench *b, eval_key key)
         dt_json_parse(&v->list, "", eval_text(b, key), strlen(eval_text(b, key)), DT_JSON_RECORD) == DT_OK)
         return DT_OK;
     dt_error_clear();
-    return dt_jinja_parse_strict(&v->template, eval_where(b, key, where), eval_text(b, key), strlen(eval_text(b, key)));
+    return dt_jinja_parse(&v->template, eval_where(b, key, where), eval_text(b, key), strlen(eval_text(b, key)), true);
 }
 
 dt_err eval_take_number(const eval_bench *b, eval_key key, int *n)

@@ -1,6 +1,7 @@
 /* prompts.c - convert texts and JSON records to token ids. */
 #include "dtrain/generate/generate.h"
 #include "dtrain/io/json.h"
+#include "dtrain/text/utf8.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -242,10 +243,12 @@ static dt_err add_placeholders(const dt_prompt *p, const dt_prompt_reader *r, co
 {
     *with = NULL;
     if (!r->image_text || memmem(text, *nbytes, r->image_text, strlen(r->image_text))) return DT_OK;
-    if (r->image_alias) *with = dt_text_without_alias(r->image_alias, r->image_text, text, nbytes);
-    if (*with || p->images.n == 0) return DT_OK; /* without images, expand refuses placeholders */
-    *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
-    DT_CHECK(*with, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
+    bool done = !r->image_alias || dt_text_replace(text, nbytes, r->image_alias, r->image_text, with);
+    if (done && !*with && p->images.n > 0) { /* without images, expand refuses placeholders */
+        *with = dt_text_after_images(r->image_text, r->image_line, p->images.n, text, nbytes);
+        done = *with;
+    }
+    DT_CHECK(done, DT_ERR_MEMORY, "out of memory for a prompt of %zu bytes", *nbytes);
     return DT_OK;
 }
 

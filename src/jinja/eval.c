@@ -24,7 +24,7 @@ static dt_jv lookup(const dt_jscope *s, const char *name)
     for (; s; s = s->parent)
         for (const dt_jvariable *v = s->first; v; v = v->next)
             if (strcmp(v->name, name) == 0) return v->value;
-    const dt_jfunction *f = dt_jinja_global(name);
+    const dt_jfunction *f = dt_jfunction_find(dt_jglobals, name);
     if (f) return (dt_jv){.kind = DT_J_FUNCTION, .u.function = f};
     return dt_jv_undefined(name);
 }
@@ -67,7 +67,8 @@ static dt_jv key_or_undefined(dt_jctx *x, dt_jv v, dt_jv key, const char *name)
     return found ? *found : dt_jv_undefined(name);
 }
 
-dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name)
+/* x.name as Jinja looks it up; undefined if missing. */
+static dt_jv attribute(dt_jctx *x, dt_jv v, const char *name)
 {
     dt_jv method;
     if (v.kind == DT_J_UNDEFINED)
@@ -91,7 +92,8 @@ static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
     return dt_jv_string(v.u.s + at, dt_jinja_char(v.u.s + at, v.n - at));
 }
 
-dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
+/* x[key] */
+static dt_jv item(dt_jctx *x, dt_jv v, dt_jv key)
 {
     const bool index = key.kind == DT_J_INT || key.kind == DT_J_BOOL;
     if (v.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, v, "cannot take an item of it");
@@ -108,12 +110,12 @@ dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
     char *name = dt_jinja_alloc(x, key.n + 1);
     memcpy(name, key.u.s, key.n);
     return v.kind == DT_J_DICT && !dt_jinja_method(x, v, name, &(dt_jv){0}) ? dt_jv_undefined(name)
-                                                                            : dt_jinja_attribute(x, v, name);
+                                                                            : attribute(x, v, name);
 }
 
 dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path)
 {
-    if (path.kind == DT_J_INT) return dt_jinja_item(x, v, path);
+    if (path.kind == DT_J_INT) return item(x, v, path);
     path = dt_jv_need_string(x, path, "attribute");
     for (size_t from = 0; from <= path.n;) {
         const char *dot = path.n > from ? memchr(path.u.s + from, '.', path.n - from) : NULL;
@@ -125,7 +127,7 @@ dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path)
             digits = key.u.s[k] >= '0' && key.u.s[k] <= '9';
             i = 10 * i + (key.u.s[k] - '0');
         }
-        v = dt_jinja_item(x, v, digits ? dt_jv_int(i) : key);
+        v = item(x, v, digits ? dt_jv_int(i) : key);
         from = end + 1;
     }
     return v;
@@ -315,6 +317,12 @@ static dt_jv sign(dt_jctx *x, dt_jv v, bool negative)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
+const dt_jfunction *dt_jfunction_find(const dt_jfunction *table, const char *name)
+{
+    while (table->name && strcmp(table->name, name) != 0) table++;
+    return table->name ? table : NULL;
+}
+
 /* Index of a name in a blank-separated list; -1: not found. *n: length of the list. */
 static int parameter(const char *params, const char *name, int *n)
 {
@@ -350,17 +358,8 @@ static void add_argument(dt_jctx *x, dt_jargs *args, dt_jv value, const char *ke
 {
     enum { MAX_ARGUMENTS = 1000 };
     if (args->n == MAX_ARGUMENTS) dt_jinja_fail(x, "more than %d arguments", MAX_ARGUMENTS);
-    if ((args->n & (args->n - 1)) == 0) { /* the arrays are full: their size is a power of 2 */
-        const size_t n = (size_t)args->n, size = n ? 2 * n : 1;
-        dt_jv *values = dt_jinja_alloc(x, size * sizeof *values);
-        const char **keys = dt_jinja_alloc(x, size * sizeof *keys);
-        if (n > 0) {
-            memcpy(values, args->value, n * sizeof *values);
-            memcpy(keys, args->key, n * sizeof *keys);
-        }
-        args->value = values;
-        args->key = keys;
-    }
+    args->value = dt_jinja_grow(x, args->value, (size_t)args->n, sizeof *args->value);
+    args->key = dt_jinja_grow(x, args->key, (size_t)args->n, sizeof *args->key);
     args->value[args->n] = value;
     args->key[args->n++] = key;
 }
@@ -374,7 +373,7 @@ static const char *key_name(dt_jctx *x, dt_jv key)
     return name;
 }
 
-static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
+dt_jargs dt_jinja_passed(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
     dt_jargs args = {0};
     for (int i = 0; i < node->n; i++) {
@@ -390,16 +389,6 @@ static dt_jargs arguments(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
             add_argument(x, &args, value.u.dict->value[k], key_name(x, value.u.dict->key[k]));
     }
     return args;
-}
-
-dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args)
-{
-    if (f.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, f, "it cannot be called");
-    if (f.kind == DT_J_FUNCTION) return dt_jinja_apply(x, f.u.function, f, args);
-    if (f.kind == DT_J_MACRO) return dt_jinja_run_macro(x, f.u.macro, args, NULL);
-    if (f.kind != DT_J_METHOD) dt_jinja_fail(x, "a value of type %s cannot be called", dt_jv_type(f));
-    if (!f.u.method->function) dt_jinja_fail(x, "the method %s is not supported", f.u.method->name);
-    return dt_jinja_apply(x, f.u.method->function, f.u.method->self, args);
 }
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
@@ -450,7 +439,7 @@ static dt_jv apply(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     if (!node->function)
         dt_jinja_fail(x, "unknown or unsupported %s %.60s", node->kind == DT_JN_TEST ? "test" : "filter", node->name);
     const dt_jv self = dt_jinja_eval(x, s, node->left);
-    const dt_jargs args = arguments(x, s, node);
+    const dt_jargs args = dt_jinja_passed(x, s, node);
     const bool takes_it = node->kind == DT_JN_TEST || !strcmp(node->name, "default") || !strcmp(node->name, "d");
     x->line = node->line;
     if (x->strict && self.kind == DT_J_UNDEFINED && !takes_it) dt_jinja_undefined(x, self, "a filter needs a value");
@@ -468,9 +457,14 @@ static dt_jv sliced(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 static dt_jv called(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
     const dt_jv f = dt_jinja_eval(x, s, node->left);
-    const dt_jargs args = arguments(x, s, node);
+    const dt_jargs args = dt_jinja_passed(x, s, node);
     x->line = node->line;
-    return dt_jinja_call(x, f, &args);
+    if (f.kind == DT_J_UNDEFINED) dt_jinja_undefined(x, f, "it cannot be called");
+    if (f.kind == DT_J_FUNCTION) return dt_jinja_apply(x, f.u.function, f, &args);
+    if (f.kind == DT_J_MACRO) return dt_jinja_run_macro(x, f.u.macro, &args, NULL);
+    if (f.kind != DT_J_METHOD) dt_jinja_fail(x, "a value of type %s cannot be called", dt_jv_type(f));
+    if (!f.u.method->function) dt_jinja_fail(x, "the method %s is not supported", f.u.method->name);
+    return dt_jinja_apply(x, f.u.method->function, f.u.method->self, &args);
 }
 
 static dt_jv evaluate(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
@@ -486,10 +480,10 @@ static dt_jv evaluate(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
     case DT_JN_DICT:
         return collection(x, s, node);
     case DT_JN_ATTRIBUTE:
-        return dt_jinja_attribute(x, dt_jinja_eval(x, s, node->left), node->name);
+        return attribute(x, dt_jinja_eval(x, s, node->left), node->name);
     case DT_JN_ITEM:
         v = dt_jinja_eval(x, s, node->left);
-        return dt_jinja_item(x, v, dt_jinja_eval(x, s, node->kid[0]));
+        return item(x, v, dt_jinja_eval(x, s, node->kid[0]));
     case DT_JN_SLICE:
         return sliced(x, s, node);
     case DT_JN_CALL:

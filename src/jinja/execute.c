@@ -49,18 +49,12 @@ static flow capture(dt_jctx *x, dt_jscope *s, const dt_jnode *body, dt_jv *text)
     return f;
 }
 
-/* Apply a filter chain to text: the innermost filter, which has no left operand, receives it. */
-static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filter, dt_jv text)
+/* The filters of a block, applied to its text. */
+static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filters, dt_jv text)
 {
-    if (!filter) return text;
-    dt_jargs args = {.key = filter->key, .n = filter->n};
-    dt_jinja_enter(x);
-    text = filtered(x, s, filter->left, text);
-    args.value = dt_jinja_alloc(x, (size_t)filter->n * sizeof *args.value);
-    for (int i = 0; i < filter->n; i++) args.value[i] = dt_jinja_eval(x, s, filter->kid[i]);
-    text = dt_jinja_apply(x, filter->function, text, &args);
-    dt_jinja_leave(x);
-    return text;
+    dt_jscope *inner = new_scope(x, s);
+    dt_jinja_set(x, inner, DT_JINJA_BLOCK, text);
+    return dt_jinja_eval(x, inner, filters);
 }
 
 static flow run_if(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
@@ -105,24 +99,13 @@ static flow run_with(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *ou
     return run_body(x, inner, node->kid[node->n - 1], out);
 }
 
-/* Add a part that begins here; its end is not known yet. The list doubles at each power of two. */
-static int begin_part(dt_jctx *x, size_t from)
-{
-    const int n = x->n_generated++;
-    if ((n & (n - 1)) == 0) {
-        dt_jinja_part *more = dt_jinja_alloc(x, (size_t)(n ? 2 * n : 1) * sizeof *more);
-        if (n) memcpy(more, x->generated, (size_t)n * sizeof *more);
-        x->generated = more;
-    }
-    x->generated[n].from = from;
-    return n;
-}
-
 /* A block within another one adds nothing to it. */
 static flow run_generation(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     if (out != x->output || x->generates) return run_body(x, new_scope(x, s), node->left, out);
-    const int part = begin_part(x, out->n);
+    const int part = x->n_generated;
+    x->generated = dt_jinja_grow(x, x->generated, (size_t)part, sizeof *x->generated);
+    x->generated[x->n_generated++].from = out->n;
     x->generates = true;
     const flow f = run_body(x, new_scope(x, s), node->left, out);
     x->generates = false;
@@ -178,9 +161,7 @@ static void run_call_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jb
 {
     const dt_jnode *call = node->kid[0];
     const dt_jv f = dt_jinja_eval(x, s, call->left), caller = new_macro(x, s, node->kid[1]);
-    dt_jargs args = {.key = call->key, .n = call->n};
-    args.value = dt_jinja_alloc(x, (size_t)call->n * sizeof *args.value);
-    for (int i = 0; i < call->n; i++) args.value[i] = dt_jinja_eval(x, s, call->kid[i]);
+    const dt_jargs args = dt_jinja_passed(x, s, call);
     if (f.kind != DT_J_MACRO) dt_jinja_fail(x, "call: expected a macro");
     const dt_jv text = dt_jinja_run_macro(x, f.u.macro, &args, &caller);
     dt_jbuf_add(x, out, text.u.s, text.n);
@@ -194,19 +175,17 @@ static void print(dt_jctx *x, dt_jbuf *out, dt_jv v)
     dt_jbuf_add(x, out, v.u.s, v.n);
 }
 
-static flow run_set_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
+/* Assign or print the text of a block after its filters. */
+static flow run_filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
 {
     dt_jv text;
     const flow f = capture(x, s, node->kid[1], &text);
-    if (f == NEXT) assign(x, s, node->kid[0], filtered(x, s, node->kid[2], text));
-    return f;
-}
-
-static flow run_filter_block(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
-{
-    dt_jv text;
-    const flow f = capture(x, s, node->kid[0], &text);
-    if (f == NEXT) print(x, out, filtered(x, s, node->kid[1], text));
+    if (f != NEXT) return f;
+    text = filtered(x, s, node->kid[2], text);
+    if (node->kid[0])
+        assign(x, s, node->kid[0], text);
+    else
+        print(x, out, text);
     return f;
 }
 
@@ -230,10 +209,8 @@ static flow run_one(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out
     case DT_JN_SET:
         assign(x, s, node->kid[0], dt_jinja_eval(x, s, node->kid[1]));
         break;
-    case DT_JN_SET_BLOCK:
-        return run_set_block(x, s, node);
-    case DT_JN_FILTER_BLOCK:
-        return run_filter_block(x, s, node, out);
+    case DT_JN_FILTERED:
+        return run_filtered(x, s, node, out);
     case DT_JN_MACRO:
         dt_jinja_set(x, s, node->name, new_macro(x, s, node));
         break;

@@ -84,7 +84,7 @@ static dt_jnode *parentheses(dt_jparser *p)
     return node;
 }
 
-dt_jnode *dt_jinja_primary(dt_jparser *p)
+static dt_jnode *primary(dt_jparser *p)
 {
     const dt_jtoken *t = p->at;
     p->x->line = t->line;
@@ -104,7 +104,8 @@ dt_jnode *dt_jinja_primary(dt_jparser *p)
 
 /* ---- after a primary --------------------------------------------------------------------------------------------- */
 
-void dt_jinja_arguments(dt_jparser *p, dt_jnode *call)
+/* From ( to ). */
+static void arguments(dt_jparser *p, dt_jnode *call)
 {
     bool named = false;
     dt_jinja_expect(p, DT_JT_OPERATOR, "(");
@@ -150,7 +151,7 @@ static dt_jnode *member(dt_jparser *p, dt_jnode *of)
     node->left = of;
     if (p->at->kind == DT_JT_INT) {
         node->kind = DT_JN_ITEM;
-        dt_jinja_add_kid(p->x, node, dt_jinja_primary(p), NULL);
+        dt_jinja_add_kid(p->x, node, primary(p), NULL);
         return node;
     }
     node->name = p->at->text;
@@ -162,11 +163,11 @@ static dt_jnode *call(dt_jparser *p, dt_jnode *of)
 {
     dt_jnode *node = new_node(p, DT_JN_CALL);
     node->left = of;
-    dt_jinja_arguments(p, node);
+    arguments(p, node);
     return node;
 }
 
-dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node)
+static dt_jnode *postfix(dt_jparser *p, dt_jnode *node)
 {
     for (int n = 0;; n++) {
         if (n == DT_JINJA_MAX_DEPTH) dt_jinja_fail(p->x, "more than %d members and calls in a row", n);
@@ -181,19 +182,26 @@ dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node)
     }
 }
 
-dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
+static dt_jnode *filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
 {
     for (int n = 0; (!first_has_pipe && n == 0) || dt_jinja_skip(p, DT_JT_OPERATOR, "|"); n++) {
         if (n == DT_JINJA_MAX_DEPTH) dt_jinja_fail(p->x, "more than %d filters in a row", n);
         dt_jnode *node = new_node(p, DT_JN_FILTER);
         node->name = p->at->text;
         dt_jinja_expect(p, DT_JT_NAME, NULL);
-        node->function = dt_jinja_filter(node->name);
+        node->function = dt_jfunction_find(dt_jfilters, node->name);
         node->left = of;
-        if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) dt_jinja_arguments(p, node);
+        if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) arguments(p, node);
         of = node;
     }
     return of;
+}
+
+dt_jnode *dt_jinja_block_filters(dt_jparser *p, bool first_has_pipe)
+{
+    dt_jnode *text = new_node(p, DT_JN_NAME);
+    text->name = DT_JINJA_BLOCK;
+    return filters(p, text, first_has_pipe);
 }
 
 /* True if an argument without parentheses follows a test. */
@@ -220,12 +228,12 @@ static dt_jnode *test(dt_jparser *p, dt_jnode *of)
     node->name = p->at->text;
     node->left = of;
     dt_jinja_expect(p, DT_JT_NAME, NULL);
-    node->function = dt_jinja_test(node->name);
+    node->function = dt_jfunction_find(dt_jtests, node->name);
     if (dt_jinja_at(p, DT_JT_OPERATOR, "(")) {
-        dt_jinja_arguments(p, node);
+        arguments(p, node);
     } else if (at_test_argument(p)) {
         if (dt_jinja_at(p, DT_JT_NAME, "is")) dt_jinja_fail(p->x, "tests cannot be chained with is");
-        dt_jinja_add_kid(p->x, node, dt_jinja_postfix(p, dt_jinja_primary(p)), NULL);
+        dt_jinja_add_kid(p->x, node, postfix(p, primary(p)), NULL);
     }
     if (!negated) return node;
     dt_jnode *not = dt_jinja_node(p->x, DT_JN_NOT, node->line);
@@ -239,7 +247,7 @@ static dt_jnode *filters_and_tests(dt_jparser *p, dt_jnode *node)
     for (int n = 0;; n++) {
         if (n == DT_JINJA_MAX_DEPTH) dt_jinja_fail(p->x, "more than %d filters and tests in a row", n);
         if (dt_jinja_at(p, DT_JT_OPERATOR, "|"))
-            node = dt_jinja_filters(p, node, true);
+            node = filters(p, node, true);
         else if (dt_jinja_skip(p, DT_JT_NAME, "is"))
             node = test(p, node);
         else if (dt_jinja_at(p, DT_JT_OPERATOR, "("))
@@ -261,9 +269,9 @@ static dt_jnode *unary(dt_jparser *p, bool with_filters)
         p->at++;
         node->left = unary(p, false);
     } else {
-        node = dt_jinja_primary(p);
+        node = primary(p);
     }
-    node = dt_jinja_postfix(p, node);
+    node = postfix(p, node);
     if (with_filters) node = filters_and_tests(p, node);
     dt_jinja_leave(p->x);
     return node;

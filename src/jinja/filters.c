@@ -324,14 +324,13 @@ static dt_jv need_argument(dt_jctx *x, const dt_jargs *args, int i, const char *
     return args->value[i];
 }
 
-static const dt_jfunction *named(dt_jctx *x, dt_jv name, const dt_jfunction *(*find)(const char *), const char *kind)
+static const dt_jfunction *named(dt_jctx *x, dt_jv name, const dt_jfunction *all, const char *kind)
 {
     char text[64];
     name = dt_jv_need_string(x, name, kind);
     snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.u.s);
-    const dt_jfunction *f = find(text);
+    const dt_jfunction *f = dt_jfunction_find(all, text);
     if (!f) dt_jinja_fail(x, "unknown or unsupported %s %s", kind, text);
-    /* cppcheck-suppress returnDanglingLifetime ; f is an entry of a table */
     return f;
 }
 static dt_jargs rest(const dt_jargs *args, int from)
@@ -355,7 +354,7 @@ FILTER(map)
         }
         return out;
     }
-    const dt_jfunction *f = named(x, need_argument(x, args, 0, "map"), dt_jinja_filter, "filter");
+    const dt_jfunction *f = named(x, need_argument(x, args, 0, "map"), dt_jfilters, "filter");
     const dt_jargs more = rest(args, 1);
     for (size_t i = 0; i < all->n; i++) dt_jv_append(x, out, dt_jinja_apply(x, f, all->item[i], &more));
     return out;
@@ -366,7 +365,7 @@ static dt_jv chosen(dt_jctx *x, dt_jv v, const dt_jargs *args, bool attribute, b
     const dt_jlist *all = walked(x, v);
     const dt_jv path = attribute ? need_argument(x, args, 0, "selectattr") : (dt_jv){0};
     const bool tests = args->n > attribute;
-    const dt_jfunction *f = tests ? named(x, args->value[attribute], dt_jinja_test, "test") : NULL;
+    const dt_jfunction *f = tests ? named(x, args->value[attribute], dt_jtests, "test") : NULL;
     const dt_jargs more = tests ? rest(args, attribute + 1) : (dt_jargs){0};
     dt_jv out = dt_jv_list(x, DT_J_ITERATOR);
     for (size_t i = 0; i < all->n; i++) {
@@ -386,7 +385,7 @@ FILTER(otherwise)
     return !missing ? v : given(a[0]) ? a[0] : empty();
 }
 
-static const dt_jfunction filters[] = {
+const dt_jfunction dt_jfilters[] = {
     {"abs", "", 0, absolute},
     {"capitalize", "", 0, capitalize},
     {"count", "", 0, length},
@@ -425,11 +424,5 @@ static const dt_jfunction filters[] = {
     {"trim", "chars", 0, trim},
     {"unique", "case_sensitive attribute", 0, unique},
     {"upper", "", 0, upper},
+    {NULL, NULL, 0, NULL},
 };
-
-const dt_jfunction *dt_jinja_filter(const char *name)
-{
-    for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++)
-        if (strcmp(filters[i].name, name) == 0) return &filters[i];
-    return NULL;
-}

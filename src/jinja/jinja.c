@@ -6,7 +6,7 @@
 
 struct dt_jinja {
     char *name;
-    bool strict;
+    bool strict, has_blocks;
     dt_jarena arena;
     const dt_jnode *root;
 };
@@ -83,18 +83,12 @@ FUNCTION(strftime_now)
     return dt_jv_string(text, n);
 }
 
-static const dt_jfunction globals[] = {{"raise_exception", "message", 1, raise_exception},
-                                       {"range", "start stop step", 1, range},
-                                       {"dict", NULL, 0, dict},
-                                       {"namespace", NULL, 0, namespace},
-                                       {"strftime_now", "format", 1, strftime_now}};
-
-const dt_jfunction *dt_jinja_global(const char *name)
-{
-    for (size_t i = 0; i < sizeof globals / sizeof globals[0]; i++)
-        if (strcmp(globals[i].name, name) == 0) return &globals[i];
-    return NULL;
-}
+const dt_jfunction dt_jglobals[] = {{"raise_exception", "message", 1, raise_exception},
+                                    {"range", "start stop step", 1, range},
+                                    {"dict", NULL, 0, dict},
+                                    {"namespace", NULL, 0, namespace},
+                                    {"strftime_now", "format", 1, strftime_now},
+                                    {NULL, NULL, 0, NULL}};
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
@@ -108,10 +102,11 @@ static dt_err parse_with(dt_jctx *x, dt_jinja *t, const char *text, size_t nbyte
     x->strict = t->strict;
     if (setjmp(x->escape) == 0) t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
     t->arena = x->arena;
+    t->has_blocks = x->has_blocks;
     return x->err;
 }
 
-static dt_err parse(dt_jinja **out, const char *name, const char *text, size_t nbytes, bool strict)
+dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes, bool strict)
 {
     dt_jinja *t = calloc(1, sizeof *t);
     dt_jctx *x = calloc(1, sizeof *x);
@@ -123,16 +118,6 @@ static dt_err parse(dt_jinja **out, const char *name, const char *text, size_t n
     *out = err == DT_OK ? t : NULL;
     if (err != DT_OK) dt_jinja_close(t);
     return err;
-}
-
-dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t nbytes)
-{
-    return parse(t, name, text, nbytes, false);
-}
-
-dt_err dt_jinja_parse_strict(dt_jinja **t, const char *name, const char *text, size_t nbytes)
-{
-    return parse(t, name, text, nbytes, true);
 }
 
 void dt_jinja_close(dt_jinja *t)
@@ -193,6 +178,7 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
         if (!result->text || !result->generated) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text", t->name);
     }
     if (err != DT_OK) dt_jinja_result_free(result);
+    result->has_blocks = t->has_blocks;
     result->raised = x->raised;
     result->dated = x->dated;
     dt_jinja_free_arena(&x->arena);

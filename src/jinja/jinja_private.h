@@ -33,8 +33,9 @@ typedef struct dt_jctx {
     int depth;
     time_t now;
     bool raised, dated;
-    bool strict;    /* dt_jinja_parse_strict */
-    bool generates; /* within a generation block */
+    bool strict;     /* dt_jinja_parse */
+    bool generates;  /* within a generation block */
+    bool has_blocks; /* the template has generation blocks */
     dt_err err;
     struct dt_jscope *globals;
     const struct dt_jbuf *output; /* of the whole template */
@@ -46,6 +47,8 @@ enum { DT_JINJA_MAX_DEPTH = 200, DT_JINJA_MAX_STEPS = 20000000, DT_JINJA_MAX_MEM
 
 _Noreturn void dt_jinja_fail(dt_jctx *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void *dt_jinja_alloc(dt_jctx *x, size_t nbytes); /* zeroed, never NULL */
+/** Make space in the arena for element n of an array that has n elements, as dt_grow does. */
+void *dt_jinja_grow(dt_jctx *x, void *array, size_t n, size_t elem_size);
 void dt_jinja_free_arena(dt_jarena *a);
 /** Account for work proportional to n bytes or items. */
 void dt_jinja_work(dt_jctx *x, size_t n);
@@ -94,12 +97,12 @@ typedef struct dt_jv {
 
 typedef struct dt_jlist {
     dt_jv *item;
-    size_t n, n_alloc;
+    size_t n;
 } dt_jlist;
 
 typedef struct dt_jdict {
     dt_jv *key, *value;
-    size_t n, n_alloc;
+    size_t n;
 } dt_jdict;
 
 typedef struct dt_jbuf {
@@ -177,30 +180,26 @@ uint32_t dt_jinja_code(const char *text, size_t n); /* code point of the charact
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code);
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json);
-/** json.dumps. item and pair: the separators; NULL: Python's. */
+/** json.dumps, or Python's repr. item and pair: the separators; NULL: Python's. */
 typedef struct dt_jdump {
     dt_jv indent; /* none, a number or a string */
     const char *item, *pair;
-    bool sort, ascii;
+    bool sort, ascii, python;
 } dt_jdump;
 dt_jv dt_jv_to_json(dt_jctx *x, dt_jv v, const dt_jdump *how);
 
 /* ---- builtins ---------------------------------------------------------------------------------------------------- */
 
-const dt_jfunction *dt_jinja_filter(const char *name); /* NULL: none */
-const dt_jfunction *dt_jinja_test(const char *name);
-const dt_jfunction *dt_jinja_global(const char *name);
+/** Tables that end with a NULL name: filters, tests and global functions. */
+extern const dt_jfunction dt_jfilters[], dt_jtests[], dt_jglobals[];
+const dt_jfunction *dt_jfunction_find(const dt_jfunction *table, const char *name); /* NULL: none */
 /** A method of a value; false: none. Methods that modify a list or dict are undefined, as in the sandbox. */
 bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method);
 /** Call a builtin with positional arguments. */
 dt_jv dt_jinja_apply(dt_jctx *x, const dt_jfunction *f, dt_jv self, const dt_jargs *args);
 
-/** x.name and x[key] as Jinja looks them up; undefined if missing. */
-dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name);
-dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key);
 /** Value at a dotted path ("function.name", "0"). */
 dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path);
-dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args);
 
 /* ---- syntax ------------------------------------------------------------------------------------------------------ */
 
@@ -255,15 +254,14 @@ typedef enum dt_jnode_kind {
     DT_JN_TEXT,
     DT_JN_PRINT,
     DT_JN_BODY,
-    DT_JN_IF,           /* kid: test, body, test, body, ..., [else body] */
-    DT_JN_FOR,          /* kid: target, list, filter, body, else */
-    DT_JN_SET,          /* kid: target, value */
-    DT_JN_SET_BLOCK,    /* kid: target, body, filter */
-    DT_JN_MACRO,        /* key, kid: parameters and their defaults; left: body */
-    DT_JN_CALL_BLOCK,   /* kid: the call, a macro */
-    DT_JN_FILTER_BLOCK, /* kid: body, filter */
-    DT_JN_WITH,         /* kid: target, value, ..., body */
-    DT_JN_GENERATION,   /* left: body */
+    DT_JN_IF,         /* kid: test, body, test, body, ..., [else body] */
+    DT_JN_FOR,        /* kid: target, list, filter, body, else */
+    DT_JN_SET,        /* kid: target, value */
+    DT_JN_FILTERED,   /* kid: target of a block set, NULL to print; body, filters */
+    DT_JN_MACRO,      /* key, kid: parameters and their defaults; left: body */
+    DT_JN_CALL_BLOCK, /* kid: the call, a macro */
+    DT_JN_WITH,       /* kid: target, value, ..., body */
+    DT_JN_GENERATION, /* left: body */
     DT_JN_BREAK,
     DT_JN_CONTINUE
 } dt_jnode_kind;
@@ -276,13 +274,15 @@ typedef struct dt_jnode {
     struct dt_jnode *left; /* callee, filter input, or indexed value */
     struct dt_jnode **kid; /* or arguments, whose names are in key */
     const char **key;
-    int n, n_alloc;
+    int n;
     const dt_jfunction *function; /* of a filter or test; NULL: unknown, an error only if it is evaluated */
 } dt_jnode;
 
 /* Keys of the arguments *x and **x of a call. */
 #define DT_JINJA_ITEMS "*"
 #define DT_JINJA_PAIRS "**"
+/* Variable with the text of a block, to which filters are applied; no template can write the name. */
+#define DT_JINJA_BLOCK "{%"
 
 typedef struct dt_jparser {
     dt_jctx *x;
@@ -295,10 +295,7 @@ void dt_jinja_add_kid(dt_jctx *x, dt_jnode *node, dt_jnode *kid, const char *key
 dt_jnode *dt_jinja_expression(dt_jparser *p);               /* including a conditional expression */
 dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions);   /* one expression, or several separated by commas */
 dt_jnode *dt_jinja_targets(dt_jparser *p, bool namespaces); /* assignment targets */
-dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe);
-void dt_jinja_arguments(dt_jparser *p, dt_jnode *call); /* from ( to ) */
-dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node);
-dt_jnode *dt_jinja_primary(dt_jparser *p);
+dt_jnode *dt_jinja_block_filters(dt_jparser *p, bool first_has_pipe); /* of the text of a block */
 dt_jnode *dt_jinja_template(dt_jctx *x, const dt_jtoken *tokens);
 
 static inline bool dt_jinja_at(const dt_jparser *p, dt_jtoken_kind kind, const char *text)
@@ -328,6 +325,8 @@ typedef struct dt_jmacro {
 
 void dt_jinja_set(dt_jctx *x, dt_jscope *s, const char *name, dt_jv value);
 dt_jv dt_jinja_eval(dt_jctx *x, dt_jscope *s, const dt_jnode *node);
+/** Values of the arguments of a call, a filter or a test. */
+dt_jargs dt_jinja_passed(dt_jctx *x, dt_jscope *s, const dt_jnode *call);
 dt_jv dt_jinja_binary(dt_jctx *x, const char *operator, dt_jv a, dt_jv b);
 bool dt_jinja_compare(dt_jctx *x, const char *operator, dt_jv a, dt_jv b);
 dt_jv dt_jinja_run_macro(dt_jctx *x, const dt_jmacro *m, const dt_jargs *args, const dt_jv *caller);

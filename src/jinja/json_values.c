@@ -1,6 +1,7 @@
-/* json_values.c - converts JSON to values, and values to JSON as Python's json.dumps. */
+/* json_values.c - converts JSON to values, and values to text: as Python's json.dumps and str. */
 #include "jinja_private.h"
 
+#include "dtrain/text/unicode.h"
 #include <math.h>
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json)
@@ -21,6 +22,55 @@ dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json)
         dt_jv_put(x, v, dt_jv_string(key, strlen(key)), dt_jv_from_json(x, value));
     dt_jinja_leave(x);
     return v;
+}
+
+/* ---- numbers and strings ----------------------------------------------------------------------------------------- */
+
+/* Shortest digits that round-trip, formatted as Python's repr. */
+static void put_float(dt_jctx *x, dt_jbuf *b, double f, bool python)
+{
+    char text[64], *e;
+    if (!isfinite(f)) {
+        const char *infinite = f > 0 ? (python ? "inf" : "Infinity") : (python ? "-inf" : "-Infinity");
+        dt_jbuf_say(x, b, !isnan(f) ? infinite : python ? "nan" : "NaN");
+        return;
+    }
+    int digits = 1;
+    do snprintf(text, sizeof text, "%.*e", digits - 1, f);
+    while (strtod(text, NULL) != f && digits++ < 17);
+    const int exponent = (e = strchr(text, 'e')) ? (int)strtol(e + 1, NULL, 10) : 0;
+    if (exponent < -4 || exponent >= 16) {
+        snprintf(e, 16, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else {
+        const int after = digits - 1 - exponent;
+        snprintf(text, sizeof text, "%.*f", after > 0 ? after : 1, f);
+    }
+    dt_jbuf_say(x, b, text);
+}
+
+/* As str.isprintable: excludes separators except the space, control, format and unassigned characters. */
+static bool is_printable(uint32_t c) { return c == ' ' || dt_unicode_category(c) < DT_CAT_ZS; }
+
+/* As repr of a string: single quotes, unless it contains single and no double quotes. */
+static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)
+{
+    const char quote = v.n > 0 && memchr(v.u.s, '\'', v.n) && !memchr(v.u.s, '"', v.n) ? '"' : '\'';
+    char text[16];
+    dt_jbuf_add(x, b, &quote, 1);
+    for (size_t i = 0, n; i < v.n; i += n) {
+        n = dt_jinja_char(v.u.s + i, v.n - i);
+        const uint32_t c = dt_jinja_code(v.u.s + i, n);
+        if (c == (unsigned char)quote || c == '\\')
+            snprintf(text, sizeof text, "\\%c", (int)c);
+        else if (c == '\n' || c == '\r' || c == '\t')
+            snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        else if (!is_printable(c))
+            snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+        else
+            snprintf(text, sizeof text, "%.*s", (int)n, v.u.s + i);
+        dt_jbuf_say(x, b, text);
+    }
+    dt_jbuf_add(x, b, &quote, 1);
 }
 
 /* \uXXXX, or two of them for a code point above U+FFFF. */
@@ -55,6 +105,8 @@ static void dump_string(dt_jctx *x, dt_jbuf *b, dt_jv v, bool ascii)
     dt_jbuf_say(x, b, "\"");
 }
 
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
 typedef struct dumper {
     dt_jctx *x;
     const dt_jdump *how;
@@ -63,7 +115,6 @@ typedef struct dumper {
 } dumper;
 
 static void dump(dumper *d, dt_jv v);
-static void put_string(dumper *d, dt_jv s) { dt_jbuf_add(d->x, d->b, s.u.s, s.n); }
 
 /* Start a new line if indenting. */
 static void dump_line(dumper *d)
@@ -92,24 +143,26 @@ static void dump_end(dumper *d, bool any, const char *close)
     dt_jbuf_say(d->x, d->b, close);
 }
 
-static void dump_list(dumper *d, const dt_jlist *l)
+static void dump_list(dumper *d, dt_jv v)
 {
-    dt_jbuf_say(d->x, d->b, "[");
+    const dt_jlist *l = v.u.list;
+    const bool tuple = d->how->python && v.kind == DT_J_TUPLE;
+    dt_jbuf_say(d->x, d->b, tuple ? "(" : "[");
     d->level++;
     for (size_t i = 0; i < l->n; i++) {
         dump_between(d, i);
         dump(d, l->item[i]);
     }
-    dump_end(d, l->n > 0, "]");
+    dump_end(d, l->n > 0, !tuple ? "]" : l->n == 1 ? ",)" : ")");
 }
 
-/* Keys that are not strings are converted to strings. */
+/* In JSON, keys that are not strings are converted to strings. */
 static void dump_key(dumper *d, dt_jv key)
 {
     dt_jbuf text = {0};
     dumper inner = {d->x, d->how, &text, 0};
-    if (key.kind == DT_J_STRING) {
-        dump_string(d->x, d->b, key, d->how->ascii);
+    if (key.kind == DT_J_STRING || d->how->python) {
+        dump(d, key);
         return;
     }
     dump(&inner, key);
@@ -118,43 +171,73 @@ static void dump_key(dumper *d, dt_jv key)
 
 static void dump_dict(dumper *d, dt_jv v)
 {
-    const dt_jlist *keys = dt_jv_items(d->x, v);
+    const dt_jdict *all = v.u.dict;
+    const dt_jv *key = all->key;
     if (d->how->sort) {
         dt_jv exact = dt_jv_bool(true);
         const char *name = "case_sensitive";
         const dt_jargs args = {.value = &exact, .key = &name, .n = 1};
-        keys = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jinja_filter("sort"), v, &args));
+        key = dt_jv_items(d->x, dt_jinja_apply(d->x, dt_jfunction_find(dt_jfilters, "sort"), v, &args))->item;
     }
     dt_jbuf_say(d->x, d->b, "{");
     d->level++;
-    for (size_t i = 0; i < keys->n; i++) {
+    for (size_t i = 0; i < all->n; i++) {
         dump_between(d, i);
-        dump_key(d, keys->item[i]);
+        dump_key(d, key[i]);
         dt_jbuf_say(d->x, d->b, d->how->pair ? d->how->pair : ": ");
-        dump(d, *dt_jv_get(d->x, v, keys->item[i]));
+        dump(d, d->how->sort ? *dt_jv_get(d->x, v, key[i]) : all->value[i]);
     }
-    dump_end(d, keys->n > 0, "}");
+    dump_end(d, all->n > 0, "}");
+}
+
+static void dump_value(dumper *d, dt_jv v)
+{
+    const bool python = d->how->python;
+    char text[32];
+    switch (v.kind) {
+    case DT_J_NONE:
+        dt_jbuf_say(d->x, d->b, python ? "None" : "null");
+        return;
+    case DT_J_BOOL:
+        dt_jbuf_say(d->x, d->b, python ? (v.u.b ? "True" : "False") : v.u.b ? "true" : "false");
+        return;
+    case DT_J_INT:
+        snprintf(text, sizeof text, "%lld", (long long)v.u.i);
+        dt_jbuf_say(d->x, d->b, text);
+        return;
+    case DT_J_FLOAT:
+        put_float(d->x, d->b, v.u.f, python);
+        return;
+    case DT_J_STRING:
+        if (python)
+            put_quoted(d->x, d->b, v);
+        else
+            dump_string(d->x, d->b, v, d->how->ascii);
+        return;
+    case DT_J_LIST:
+    case DT_J_TUPLE:
+        dump_list(d, v);
+        return;
+    case DT_J_DICT:
+        dump_dict(d, v);
+        return;
+    default:
+        if (python && v.kind == DT_J_UNDEFINED && !d->x->strict) {
+            dt_jbuf_say(d->x, d->b, "Undefined");
+            return;
+        }
+        if (python && v.kind == DT_J_UNDEFINED) dt_jinja_undefined(d->x, v, "it has no text");
+        dt_jinja_fail(d->x,
+                      python ? "values of type %s cannot be converted to text"
+                             : "tojson: a value of type %s cannot be written as JSON",
+                      dt_jv_type(v));
+    }
 }
 
 static void dump(dumper *d, dt_jv v)
 {
     dt_jinja_enter(d->x);
-    if (v.kind == DT_J_NONE)
-        dt_jbuf_say(d->x, d->b, "null");
-    else if (v.kind == DT_J_BOOL)
-        dt_jbuf_say(d->x, d->b, v.u.b ? "true" : "false");
-    else if (v.kind == DT_J_STRING)
-        dump_string(d->x, d->b, v, d->how->ascii);
-    else if (v.kind == DT_J_LIST || v.kind == DT_J_TUPLE)
-        dump_list(d, v.u.list);
-    else if (v.kind == DT_J_DICT)
-        dump_dict(d, v);
-    else if (v.kind == DT_J_FLOAT && !isfinite(v.u.f))
-        dt_jbuf_say(d->x, d->b, isnan(v.u.f) ? "NaN" : v.u.f > 0 ? "Infinity" : "-Infinity");
-    else if (dt_jv_is_number(v))
-        put_string(d, dt_jv_str(d->x, v));
-    else
-        dt_jinja_fail(d->x, "tojson: a value of type %s cannot be written as JSON", dt_jv_type(v));
+    dump_value(d, v);
     dt_jinja_leave(d->x);
 }
 
@@ -164,4 +247,12 @@ dt_jv dt_jv_to_json(dt_jctx *x, dt_jv v, const dt_jdump *how)
     dumper d = {x, how, &b, 0};
     dump(&d, v);
     return dt_jbuf_value(&b);
+}
+
+dt_jv dt_jv_str(dt_jctx *x, dt_jv v)
+{
+    const dt_jdump how = {.indent = dt_jv_none(), .python = true};
+    if (v.kind == DT_J_STRING) return v;
+    if (v.kind == DT_J_UNDEFINED && !x->strict) return dt_jv_string("", 0);
+    return dt_jv_to_json(x, v, &how);
 }

@@ -13,20 +13,14 @@ typedef struct lexer {
     dt_jctx *x;
     const char *text, *end, *at;
     dt_jtoken *token;
-    size_t n, n_alloc;
+    size_t n;
     int line;
     bool line_starts; /* the last tag ended with a newline, or there was none */
 } lexer;
 
 static dt_jtoken *add(lexer *l, dt_jtoken_kind kind)
 {
-    if (l->n == l->n_alloc) {
-        const size_t n = l->n_alloc ? 2 * l->n_alloc : 256;
-        dt_jtoken *more = dt_jinja_alloc(l->x, n * sizeof *more);
-        if (l->n > 0) memcpy(more, l->token, l->n * sizeof *more);
-        l->token = more;
-        l->n_alloc = n;
-    }
+    l->token = dt_jinja_grow(l->x, l->token, l->n, sizeof *l->token);
     dt_jtoken *t = &l->token[l->n++];
     *t = (dt_jtoken){.kind = kind, .line = l->line, .text = ""};
     return t;

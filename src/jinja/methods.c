@@ -283,7 +283,7 @@ METHOD(values)
 }
 METHOD(pairs)
 {
-    dt_jv out = dt_jinja_apply(x, dt_jinja_filter("items"), v, args);
+    dt_jv out = dt_jinja_apply(x, dt_jfunction_find(dt_jfilters, "items"), v, args);
     out.kind = DT_J_VIEW;
     return out;
 }
@@ -339,12 +339,12 @@ bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method)
                                                      : NULL;
     if ((self.kind == DT_J_LIST && listed(changes_list, name)) || (dict && listed(changes_dict, name)))
         return *method = dt_jv_undefined("a method that modifies a value"), true;
-    while (f && f->name && strcmp(f->name, name) != 0) f++;
-    const bool known = f && f->name, other = (self.kind == DT_J_STRING && listed(others_of_string, name)) ||
-                                             (dict && listed(others_of_dict, name));
-    if (!known && !other) return false;
+    if (f) f = dt_jfunction_find(f, name);
+    const bool other =
+        (self.kind == DT_J_STRING && listed(others_of_string, name)) || (dict && listed(others_of_dict, name));
+    if (!f && !other) return false;
     dt_jmethod *m = dt_jinja_alloc(x, sizeof *m);
-    *m = (dt_jmethod){.self = self, .name = name, .function = known ? f : NULL};
+    *m = (dt_jmethod){.self = self, .name = name, .function = f};
     *method = (dt_jv){.kind = DT_J_METHOD, .u.method = m};
     return true;
 }

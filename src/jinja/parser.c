@@ -11,15 +11,8 @@ dt_jnode *dt_jinja_node(dt_jctx *x, dt_jnode_kind kind, int line)
 
 void dt_jinja_add_kid(dt_jctx *x, dt_jnode *node, dt_jnode *kid, const char *key)
 {
-    if (node->n == node->n_alloc) {
-        const int n = node->n_alloc ? 2 * node->n_alloc : 4;
-        dt_jnode **kids = dt_jinja_alloc(x, (size_t)n * sizeof(dt_jnode *));
-        const char **keys = dt_jinja_alloc(x, (size_t)n * sizeof(const char *));
-        for (int i = 0; i < node->n; i++) kids[i] = node->kid[i], keys[i] = node->key[i];
-        node->kid = kids;
-        node->key = keys;
-        node->n_alloc = n;
-    }
+    node->kid = dt_jinja_grow(x, node->kid, (size_t)node->n, sizeof(dt_jnode *));
+    node->key = dt_jinja_grow(x, node->key, (size_t)node->n, sizeof(const char *));
     node->kid[node->n] = kid;
     node->key[node->n++] = key;
 }
@@ -150,6 +143,16 @@ static dt_jnode *parse_for(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
+/* After the target, the rest of a block whose text is filtered. */
+static dt_jnode *parse_filtered(dt_jparser *p, dt_jnode *node, dt_jnode *filters, const char *end)
+{
+    node->kind = DT_JN_FILTERED;
+    dt_jinja_add_kid(p->x, node, body_after_tag(p, end), NULL);
+    dt_jinja_add_kid(p->x, node, filters, NULL);
+    end_tag(p);
+    return node;
+}
+
 static dt_jnode *parse_set(dt_jparser *p, dt_jnode *node)
 {
     dt_jinja_add_kid(p->x, node, dt_jinja_targets(p, true), NULL);
@@ -159,12 +162,7 @@ static dt_jnode *parse_set(dt_jparser *p, dt_jnode *node)
         dt_jinja_expect(p, DT_JT_BLOCK_END, NULL);
         return node;
     }
-    node->kind = DT_JN_SET_BLOCK;
-    dt_jnode *filter = dt_jinja_filters(p, NULL, true);
-    dt_jinja_add_kid(p->x, node, body_after_tag(p, "endset"), NULL);
-    dt_jinja_add_kid(p->x, node, filter, NULL);
-    end_tag(p);
-    return node;
+    return parse_filtered(p, node, dt_jinja_block_filters(p, true), "endset");
 }
 
 /* (name, name=default, ...) */
@@ -220,20 +218,11 @@ static dt_jnode *parse_with(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
-static dt_jnode *parse_filter_block(dt_jparser *p, dt_jnode *node)
-{
-    node->kind = DT_JN_FILTER_BLOCK;
-    dt_jnode *filter = dt_jinja_filters(p, NULL, false);
-    dt_jinja_add_kid(p->x, node, body_after_tag(p, "endfilter"), NULL);
-    dt_jinja_add_kid(p->x, node, filter, NULL);
-    end_tag(p);
-    return node;
-}
-
 /* {% generation %} marks what a model writes, and does not affect the text. */
 static dt_jnode *parse_generation(dt_jparser *p, dt_jnode *node)
 {
     node->kind = DT_JN_GENERATION;
+    p->x->has_blocks = true;
     node->left = body_after_tag(p, "endgeneration");
     end_tag(p);
     return node;
@@ -257,7 +246,10 @@ static dt_jnode *statement(dt_jparser *p)
     if (strcmp(word, "set") == 0) return parse_set(p, node);
     if (strcmp(word, "call") == 0) return parse_call_block(p, node);
     if (strcmp(word, "with") == 0) return parse_with(p, node);
-    if (strcmp(word, "filter") == 0) return parse_filter_block(p, node);
+    if (strcmp(word, "filter") == 0) {
+        dt_jinja_add_kid(p->x, node, NULL, NULL);
+        return parse_filtered(p, node, dt_jinja_block_filters(p, false), "endfilter");
+    }
     if (strcmp(word, "generation") == 0) return parse_generation(p, node);
     if (strcmp(word, "break") == 0) return parse_leave(p, node, DT_JN_BREAK);
     if (strcmp(word, "continue") == 0) return parse_leave(p, node, DT_JN_CONTINUE);

@@ -3,6 +3,7 @@
 
 #include "dtrain/text/space.h"
 #include "dtrain/text/unicode.h"
+#include <ctype.h>
 
 /* Blocks of letters, some without upper case. */
 static const struct {
@@ -27,19 +28,17 @@ static uint32_t upper_of(dt_jctx *x, uint32_t c)
 static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool upper)
 {
     const uint32_t code = dt_jinja_code(text, n);
-    char ascii = *text;
-    if (n > 1 && !upper) {
-        if (code == 0x130 || code == 0x3a3) dt_jinja_fail(x, "lower case of U+%04X is not supported", (unsigned)code);
-        dt_jinja_put_utf8(x, b, dt_unicode_lower(code));
-        return;
-    }
-    if (n > 1 && dt_unicode_is_letter(code)) {
-        dt_jinja_put_utf8(x, b, upper_of(x, code));
-        return;
-    }
-    if (n == 1 && upper && ascii >= 'a' && ascii <= 'z') ascii = (char)(ascii - 32);
-    if (n == 1 && !upper && ascii >= 'A' && ascii <= 'Z') ascii = (char)(ascii + 32);
-    dt_jbuf_add(x, b, n == 1 ? &ascii : text, n);
+    uint32_t to = code;
+    if (!upper && (code == 0x130 || code == 0x3a3))
+        dt_jinja_fail(x, "lower case of U+%04X is not supported", (unsigned)code);
+    if (n == 1 && code < 0x80)
+        to = (uint32_t)(upper ? toupper((int)code) : tolower((int)code));
+    else if (n > 1)
+        to = !upper ? dt_unicode_lower(code) : dt_unicode_is_letter(code) ? upper_of(x, code) : code;
+    if (to == code)
+        dt_jbuf_add(x, b, text, n);
+    else
+        dt_jinja_put_utf8(x, b, to);
 }
 
 dt_jv dt_jstring_case(dt_jctx *x, dt_jv s, dt_jcase how)

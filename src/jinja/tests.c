@@ -1,15 +1,11 @@
 /* tests.c - tests of Jinja2 that chat templates use (jinja2/tests.py). */
 #include "strings.h"
 
-#define TEST(name, what)                                                                                               \
-    static dt_jv name(dt_jctx *x, dt_jv v, const dt_jv *a, const dt_jargs *args) { return dt_jv_bool(what); }
-
 static int64_t whole(dt_jctx *x, dt_jv v) { return dt_jv_to_int(x, v, "test"); }
 static bool walks(dt_jv v)
 {
     return dt_jv_has_list(v) || v.kind == DT_J_STRING || v.kind == DT_J_DICT || v.kind == DT_J_UNDEFINED;
 }
-static bool calls(dt_jv v) { return v.kind >= DT_J_MACRO; }
 static bool divides(dt_jctx *x, dt_jv v, dt_jv by)
 {
     if (whole(x, by) == 0) dt_jinja_fail(x, "division by zero");
@@ -21,80 +17,54 @@ static bool has_case(dt_jctx *x, dt_jv v, dt_jcase how)
                 other = dt_jstring_case(x, s, how == DT_JCASE_LOWER ? DT_JCASE_UPPER : DT_JCASE_LOWER);
     return dt_jv_equal(x, s, dt_jstring_case(x, s, how)) && !dt_jv_equal(x, s, other);
 }
-static bool same(dt_jctx *x, dt_jv a, dt_jv b) { return a.kind == b.kind && dt_jv_equal(x, a, b); }
 
-TEST(is_boolean, v.kind == DT_J_BOOL)
-TEST(is_callable, calls(v))
-TEST(is_defined, v.kind != DT_J_UNDEFINED)
-TEST(is_divisible, divides(x, v, a[0]))
-TEST(is_equal, dt_jv_equal(x, v, a[0]))
-TEST(is_escaped, v.kind == DT_J_STRING && v.safe)
-TEST(is_even, whole(x, v) % 2 == 0)
-TEST(is_false, v.kind == DT_J_BOOL && !v.u.b)
-TEST(is_float, v.kind == DT_J_FLOAT)
-TEST(is_at_least, dt_jinja_compare(x, ">=", v, a[0]))
-TEST(is_above, dt_jinja_compare(x, ">", v, a[0]))
-TEST(is_in, dt_jv_in(x, v, a[0]))
-TEST(is_integer, v.kind == DT_J_INT)
-TEST(is_iterable, walks(v))
-TEST(is_at_most, dt_jinja_compare(x, "<=", v, a[0]))
-TEST(is_lower, has_case(x, v, DT_JCASE_LOWER))
-TEST(is_below, dt_jinja_compare(x, "<", v, a[0]))
-TEST(is_mapping, v.kind == DT_J_DICT)
-TEST(is_other, !dt_jv_equal(x, v, a[0]))
-TEST(is_none, v.kind == DT_J_NONE)
-TEST(is_number, dt_jv_is_number(v))
-TEST(is_odd, whole(x, v) % 2 != 0)
-TEST(is_same, same(x, v, a[0]))
-TEST(is_sequence, walks(v) && v.kind != DT_J_VIEW && v.kind != DT_J_ITERATOR)
-TEST(is_string, v.kind == DT_J_STRING)
-TEST(is_true, v.kind == DT_J_BOOL && v.u.b)
-TEST(is_undefined, v.kind == DT_J_UNDEFINED)
-TEST(is_upper, has_case(x, v, DT_JCASE_UPPER))
+/* Name, name of the argument or "", and condition. */
+#define TESTS(T)                                                                                                       \
+    T(boolean, "", v.kind == DT_J_BOOL)                                                                                \
+    T(callable, "", v.kind >= DT_J_MACRO)                                                                              \
+    T(defined, "", v.kind != DT_J_UNDEFINED)                                                                           \
+    T(divisibleby, "num", divides(x, v, a[0]))                                                                         \
+    T(eq, "other", dt_jv_equal(x, v, a[0]))                                                                            \
+    T(escaped, "", v.kind == DT_J_STRING && v.safe)                                                                    \
+    T(even, "", whole(x, v) % 2 == 0)                                                                                  \
+    T(false, "", v.kind == DT_J_BOOL && !v.u.b)                                                                        \
+    T(float, "", v.kind == DT_J_FLOAT)                                                                                 \
+    T(ge, "other", dt_jinja_compare(x, ">=", v, a[0]))                                                                 \
+    T(gt, "other", dt_jinja_compare(x, ">", v, a[0]))                                                                  \
+    T(in, "seq", dt_jv_in(x, v, a[0]))                                                                                 \
+    T(integer, "", v.kind == DT_J_INT)                                                                                 \
+    T(iterable, "", walks(v))                                                                                          \
+    T(le, "other", dt_jinja_compare(x, "<=", v, a[0]))                                                                 \
+    T(lower, "", has_case(x, v, DT_JCASE_LOWER))                                                                       \
+    T(lt, "other", dt_jinja_compare(x, "<", v, a[0]))                                                                  \
+    T(mapping, "", v.kind == DT_J_DICT)                                                                                \
+    T(ne, "other", !dt_jv_equal(x, v, a[0]))                                                                           \
+    T(none, "", v.kind == DT_J_NONE)                                                                                   \
+    T(number, "", dt_jv_is_number(v))                                                                                  \
+    T(odd, "", whole(x, v) % 2 != 0)                                                                                   \
+    T(sameas, "other", v.kind == a[0].kind && dt_jv_equal(x, v, a[0]))                                                 \
+    T(sequence, "", walks(v) && v.kind != DT_J_VIEW && v.kind != DT_J_ITERATOR)                                        \
+    T(string, "", v.kind == DT_J_STRING)                                                                               \
+    T(true, "", v.kind == DT_J_BOOL && v.u.b)                                                                          \
+    T(undefined, "", v.kind == DT_J_UNDEFINED)                                                                         \
+    T(upper, "", has_case(x, v, DT_JCASE_UPPER))
 
-static const dt_jfunction tests[] = {
-    {"boolean", "", 0, is_boolean},
-    {"callable", "", 0, is_callable},
-    {"defined", "", 0, is_defined},
-    {"divisibleby", "num", 1, is_divisible},
-    {"eq", "other", 1, is_equal},
-    {"equalto", "other", 1, is_equal},
-    {"==", "other", 1, is_equal},
-    {"escaped", "", 0, is_escaped},
-    {"even", "", 0, is_even},
-    {"false", "", 0, is_false},
-    {"float", "", 0, is_float},
-    {"ge", "other", 1, is_at_least},
-    {">=", "other", 1, is_at_least},
-    {"gt", "other", 1, is_above},
-    {"greaterthan", "other", 1, is_above},
-    {">", "other", 1, is_above},
-    {"in", "seq", 1, is_in},
-    {"integer", "", 0, is_integer},
-    {"iterable", "", 0, is_iterable},
-    {"le", "other", 1, is_at_most},
-    {"<=", "other", 1, is_at_most},
-    {"lower", "", 0, is_lower},
-    {"lt", "other", 1, is_below},
-    {"lessthan", "other", 1, is_below},
-    {"<", "other", 1, is_below},
-    {"mapping", "", 0, is_mapping},
-    {"ne", "other", 1, is_other},
-    {"!=", "other", 1, is_other},
-    {"none", "", 0, is_none},
-    {"number", "", 0, is_number},
-    {"odd", "", 0, is_odd},
-    {"sameas", "other", 1, is_same},
-    {"sequence", "", 0, is_sequence},
-    {"string", "", 0, is_string},
-    {"true", "", 0, is_true},
-    {"undefined", "", 0, is_undefined},
-    {"upper", "", 0, is_upper},
+#define FUNCTION(name, params, holds)                                                                                  \
+    static dt_jv is_##name(dt_jctx *x, dt_jv v, const dt_jv *a, const dt_jargs *args) { return dt_jv_bool(holds); }
+TESTS(FUNCTION)
+
+#define ROW(name, params, holds) {#name, params, sizeof(params) > 1, is_##name},
+const dt_jfunction dt_jtests[] = {
+    TESTS(ROW)
+    /* other names */
+    {"equalto", "other", 1, is_eq},
+    {"==", "other", 1, is_eq},
+    {">=", "other", 1, is_ge},
+    {"greaterthan", "other", 1, is_gt},
+    {">", "other", 1, is_gt},
+    {"<=", "other", 1, is_le},
+    {"lessthan", "other", 1, is_lt},
+    {"<", "other", 1, is_lt},
+    {"!=", "other", 1, is_ne},
+    {NULL, NULL, 0, NULL},
 };
-
-const dt_jfunction *dt_jinja_test(const char *name)
-{
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
-        if (strcmp(tests[i].name, name) == 0) return &tests[i];
-    return NULL;
-}

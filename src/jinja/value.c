@@ -1,8 +1,7 @@
-/* value.c - values with Python's semantics (truth, equality, order, text), and their arena. */
+/* value.c - values with Python's semantics (truth, equality, order), and their arena. */
 #include "jinja_private.h"
 
 #include "dtrain/text/unicode.h"
-#include <math.h>
 #include <stdarg.h>
 
 /* ---- errors, memory, limits -------------------------------------------------------------------------------------- */
@@ -46,6 +45,15 @@ void *dt_jinja_alloc(dt_jctx *x, size_t nbytes)
     a->free += nbytes;
     a->n_free -= nbytes;
     return at;
+}
+
+void *dt_jinja_grow(dt_jctx *x, void *array, size_t n, size_t elem_size)
+{
+    enum { FIRST = 8 };
+    if (n > 0 && (n < FIRST || (n & (n - 1)) != 0)) return array;
+    void *more = dt_jinja_alloc(x, (n ? 2 * n : FIRST) * elem_size);
+    if (n > 0) memcpy(more, array, n * elem_size);
+    return more;
 }
 
 void dt_jinja_free_arena(dt_jarena *a)
@@ -98,33 +106,16 @@ size_t dt_jinja_char(const char *text, size_t n)
 
 uint32_t dt_jinja_code(const char *text, size_t n)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    if (n == 1) return p[0];
-    if (n == 2) return (p[0] & 31u) << 6 | (p[1] & 63u);
-    if (n == 3) return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
+    size_t len;
+    return dt_utf8_length(text, n) == n ? dt_utf8_decode(text, &len) : (unsigned char)*text;
 }
 
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code)
 {
     char out[4];
-    size_t n = 0;
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
         dt_jinja_fail(x, "U+%04X in a string is not a character", (unsigned)code);
-    if (code < 0x80) {
-        out[n++] = (char)code;
-    } else if (code < 0x800) {
-        out[n++] = (char)(0xc0 | code >> 6);
-    } else if (code < 0x10000) {
-        out[n++] = (char)(0xe0 | code >> 12);
-        out[n++] = (char)(0x80 | (code >> 6 & 63));
-    } else {
-        out[n++] = (char)(0xf0 | code >> 18);
-        out[n++] = (char)(0x80 | (code >> 12 & 63));
-        out[n++] = (char)(0x80 | (code >> 6 & 63));
-    }
-    if (code >= 0x80) out[n++] = (char)(0x80 | (code & 63));
-    dt_jbuf_add(x, b, out, n);
+    dt_jbuf_add(x, b, out, dt_utf8_put(code, out));
 }
 
 dt_jv dt_jv_escape(dt_jctx *x, dt_jv v)
@@ -157,13 +148,7 @@ void dt_jv_append(dt_jctx *x, dt_jv list, dt_jv item)
 {
     dt_jlist *l = list.u.list;
     dt_jinja_work(x, 0);
-    if (l->n == l->n_alloc) {
-        const size_t n = l->n_alloc ? 2 * l->n_alloc : 8;
-        dt_jv *more = dt_jinja_alloc(x, n * sizeof *more);
-        if (l->n > 0) memcpy(more, l->item, l->n * sizeof *more);
-        l->item = more;
-        l->n_alloc = n;
-    }
+    l->item = dt_jinja_grow(x, l->item, l->n, sizeof *l->item);
     l->item[l->n++] = item;
 }
 
@@ -217,14 +202,8 @@ void dt_jv_put(dt_jctx *x, dt_jv dict, dt_jv key, dt_jv value)
         *known = value;
         return;
     }
-    if (d->n == d->n_alloc) {
-        const size_t n = d->n_alloc ? 2 * d->n_alloc : 8;
-        dt_jv *keys = dt_jinja_alloc(x, n * sizeof *keys), *values = dt_jinja_alloc(x, n * sizeof *values);
-        if (d->n > 0) memcpy(keys, d->key, d->n * sizeof *keys), memcpy(values, d->value, d->n * sizeof *values);
-        d->key = keys;
-        d->value = values;
-        d->n_alloc = n;
-    }
+    d->key = dt_jinja_grow(x, d->key, d->n, sizeof *d->key);
+    d->value = dt_jinja_grow(x, d->value, d->n, sizeof *d->value);
     d->key[d->n] = key;
     d->value[d->n++] = value;
 }
@@ -385,126 +364,4 @@ bool dt_jv_in(dt_jctx *x, dt_jv item, dt_jv whole)
     for (size_t i = 0; i < all->n; i++)
         if (dt_jv_equal(x, all->item[i], item)) return true;
     return false;
-}
-
-/* ---- values as text ---------------------------------------------------------------------------------------------- */
-
-/* Shortest digits that round-trip, formatted as Python's repr. */
-static void put_float(dt_jctx *x, dt_jbuf *b, double f)
-{
-    char text[64], *e;
-    if (!isfinite(f)) {
-        dt_jbuf_say(x, b, isnan(f) ? "nan" : f > 0 ? "inf" : "-inf");
-        return;
-    }
-    int digits = 1;
-    do snprintf(text, sizeof text, "%.*e", digits - 1, f);
-    while (strtod(text, NULL) != f && digits++ < 17);
-    const int exponent = (e = strchr(text, 'e')) ? (int)strtol(e + 1, NULL, 10) : 0;
-    if (exponent < -4 || exponent >= 16) {
-        snprintf(e, 16, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-    } else {
-        const int after = digits - 1 - exponent;
-        snprintf(text, sizeof text, "%.*f", after > 0 ? after : 1, f);
-    }
-    dt_jbuf_say(x, b, text);
-}
-
-/* As str.isprintable: excludes separators except the space, control, format and unassigned characters. */
-static bool is_printable(uint32_t c) { return c == ' ' || dt_unicode_category(c) < DT_CAT_ZS; }
-
-/* As repr of a string: single quotes, unless it contains single and no double quotes. */
-static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)
-{
-    const char quote = v.n > 0 && memchr(v.u.s, '\'', v.n) && !memchr(v.u.s, '"', v.n) ? '"' : '\'';
-    char text[16];
-    dt_jbuf_add(x, b, &quote, 1);
-    for (size_t i = 0, n; i < v.n; i += n) {
-        n = dt_jinja_char(v.u.s + i, v.n - i);
-        const uint32_t c = dt_jinja_code(v.u.s + i, n);
-        if (c == (unsigned char)quote || c == '\\')
-            snprintf(text, sizeof text, "\\%c", (int)c);
-        else if (c == '\n' || c == '\r' || c == '\t')
-            snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
-        else if (!is_printable(c))
-            snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
-        else
-            snprintf(text, sizeof text, "%.*s", (int)n, v.u.s + i);
-        dt_jbuf_say(x, b, text);
-    }
-    dt_jbuf_add(x, b, &quote, 1);
-}
-
-static void put_value(dt_jctx *x, dt_jbuf *b, dt_jv v, bool quoted);
-
-static void put_items(dt_jctx *x, dt_jbuf *b, dt_jv v)
-{
-    const bool tuple = v.kind == DT_J_TUPLE;
-    dt_jbuf_say(x, b, tuple ? "(" : "[");
-    for (size_t i = 0; i < v.u.list->n; i++) {
-        if (i > 0) dt_jbuf_say(x, b, ", ");
-        put_value(x, b, v.u.list->item[i], true);
-    }
-    dt_jbuf_say(x, b, tuple ? v.u.list->n == 1 ? ",)" : ")" : "]");
-}
-
-static void put_pairs(dt_jctx *x, dt_jbuf *b, dt_jv v)
-{
-    dt_jbuf_say(x, b, "{");
-    for (size_t i = 0; i < v.u.dict->n; i++) {
-        if (i > 0) dt_jbuf_say(x, b, ", ");
-        put_value(x, b, v.u.dict->key[i], true);
-        dt_jbuf_say(x, b, ": ");
-        put_value(x, b, v.u.dict->value[i], true);
-    }
-    dt_jbuf_say(x, b, "}");
-}
-
-static void put_value(dt_jctx *x, dt_jbuf *b, dt_jv v, bool quoted)
-{
-    char text[32];
-    dt_jinja_enter(x);
-    switch (v.kind) {
-    case DT_J_UNDEFINED:
-        if (x->strict) dt_jinja_undefined(x, v, "it has no text");
-        dt_jbuf_say(x, b, quoted ? "Undefined" : "");
-        break;
-    case DT_J_NONE:
-        dt_jbuf_say(x, b, "None");
-        break;
-    case DT_J_BOOL:
-        dt_jbuf_say(x, b, v.u.b ? "True" : "False");
-        break;
-    case DT_J_FLOAT:
-        put_float(x, b, v.u.f);
-        break;
-    case DT_J_LIST:
-    case DT_J_TUPLE:
-        put_items(x, b, v);
-        break;
-    case DT_J_DICT:
-        put_pairs(x, b, v);
-        break;
-    case DT_J_INT:
-        snprintf(text, sizeof text, "%lld", (long long)v.u.i);
-        dt_jbuf_say(x, b, text);
-        break;
-    case DT_J_STRING:
-        if (quoted)
-            put_quoted(x, b, v);
-        else
-            dt_jbuf_add(x, b, v.u.s, v.n);
-        break;
-    default:
-        dt_jinja_fail(x, "values of type %s cannot be converted to text", dt_jv_type(v));
-    }
-    dt_jinja_leave(x);
-}
-
-dt_jv dt_jv_str(dt_jctx *x, dt_jv v)
-{
-    dt_jbuf b = {0};
-    if (v.kind == DT_J_STRING) return v;
-    put_value(x, &b, v, false);
-    return dt_jbuf_value(&b);
 }

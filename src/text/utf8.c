@@ -152,6 +152,22 @@ char *dt_utf8_repair(const char *bytes, size_t nbytes, size_t *repaired_nbytes)
     return dt_text_finish(&t, repaired_nbytes);
 }
 
+bool dt_text_replace(const char *text, size_t *nbytes, const char *what, const char *by, char **copy)
+{
+    dt_text out = {0};
+    const size_t n_what = strlen(what), n_by = strlen(by);
+    const char *from = text, *end = text + *nbytes;
+    *copy = NULL;
+    for (const char *at; (at = memmem(from, (size_t)(end - from), what, n_what)); from = at + n_what) {
+        dt_text_append(&out, from, (size_t)(at - from));
+        dt_text_append(&out, by, n_by);
+    }
+    if (from == text) return true;
+    dt_text_append(&out, from, (size_t)(end - from));
+    *copy = dt_text_finish(&out, nbytes);
+    return *copy != NULL;
+}
+
 char *dt_text_repaired(dt_text *t, size_t *nbytes)
 {
     size_t n;

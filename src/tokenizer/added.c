@@ -1,5 +1,6 @@
 /* added.c - added tokens. Of those that start at a position, the longest matches. */
 #include "added.h"
+#include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
@@ -100,10 +101,10 @@ bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_m
         *match =
             (dt_added_match){.from = i + n, .text_from = match->text_from, .begin = i, .end = i + n, .id = token->id};
         if (token->flags & DT_ADDED_LSTRIP) {
-            match->begin -= dt_spaces_at_end(p->text + p->from, i - p->from);
+            match->begin = p->from + dt_white_trimmed(p->text + p->from, i - p->from);
             if (match->begin < match->text_from) match->begin = match->text_from;
         }
-        if (token->flags & DT_ADDED_RSTRIP) match->end += dt_spaces_at_start(p->text + match->end, p->to - match->end);
+        if (token->flags & DT_ADDED_RSTRIP) match->end += dt_white_before(p->text + match->end, p->to - match->end);
         return true;
     }
     return false;

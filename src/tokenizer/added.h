@@ -28,6 +28,7 @@ typedef struct dt_added {
 
 /** Added tokens as files define them (auto.h); contents are borrowed from the files. */
 typedef struct dt_added_item {
+    const char *key; /* of a named token: bos_token, ...; NULL: none */
     const char *content;
     size_t n;
     int32_t id;
@@ -39,9 +40,8 @@ typedef struct dt_added_item {
 } dt_added_item;
 typedef struct dt_added_list {
     dt_added_item *item;
-    int n, n_alloc;
-    int *slot; /* open addressing by content: index + 1, 0: free */
-    size_t n_slots;
+    int n;
+    dt_vocab first; /* by content: the index of the first item with it */
 } dt_added_list;
 void dt_added_list_free(dt_added_list *l); /* safe on {0} */
 
@@ -51,9 +51,13 @@ dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, co
 size_t dt_added_nbytes(const dt_added *a);
 void dt_added_free(dt_added *a); /* safe on {0} */
 
-/** Next token in a segment: the one that starts first, ties to the longest. from: start of the search;
- *  text_from: start of the text not matched so far. *found: a match at begin .. end; the search continues
- *  at from. */
+/** The next token in a segment: the one that starts first, and of several the longest. match: inout.
+ *
+ *  from         start of the search, and of the next one
+ *  text_from    start of the text not matched so far
+ *  begin .. end the match, with the spaces that it strips
+ *
+ *  False: none. */
 typedef struct dt_added_match {
     size_t from, text_from;
     size_t begin, end;

@@ -10,8 +10,7 @@ enum { DT_AUTO_CONFIG, DT_AUTO_MAP, DT_AUTO_ADDED, DT_AUTO_MODEL, DT_N_AUTO_FILE
 typedef struct dt_auto_files {
     dt_spec file[DT_N_AUTO_FILES]; /* tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json */
     char *path[DT_N_AUTO_FILES];
-    const dt_spec *decoder; /* added_tokens_decoder of CONFIG; NULL: missing, MAP and ADDED are used instead */
-    dt_spec decoder_value;
+    dt_spec decoder; /* added_tokens_decoder of CONFIG; value NULL: missing, MAP and ADDED are used instead */
     /* while a tokenizer.model is read (spm.h): it stands for tokenizer.json; tokens of the files are matched in the raw
      * text; names of its tokens, {"bos_token": ...}, for classes without their own */
     bool from_model, raw;
@@ -46,16 +45,18 @@ dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root);
 /** Default text of a named token of the class or of tokenizer.model, if no file has it; "" for none. key: bos_token,
  *  ... */
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key);
-/** The tokenizer's named special tokens as variables of a chat template: {"bos_token": "<s>", ...}.
- *  DT_ERR_DATA, DT_ERR_MEMORY. */
-dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, const dt_spec *root);
+#define DT_SPACE_SIGN "\xe2\x96\x81" /* U+2581, which SentencePiece writes for a space */
+/** A decoder that writes spaces for U+2581, and optionally bytes, all as one text, without a space at its start. NULL:
+ *  no memory. */
+json_t *dt_auto_decoder(bool byte_fallback, bool fuse, bool strip);
 /** Write the stages of the class into root, the parsed tokenizer.json; *changed: they differ. DT_ERR_MEMORY. */
 dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *root, bool *changed);
 
 /** Collect all added tokens with their ids, for dt_added_read. vocab: only the model's. *changed: a token
- *  is missing in tokenizer.json or has other flags there. n_own: see dt_tokenizer_info. DT_ERR_DATA,
- *  DT_ERR_MEMORY. */
+ *  is missing in tokenizer.json or has other flags there. n_own: see dt_tokenizer_info. *names: out, a new reference,
+ *  the named special tokens as variables of a chat template: {"bos_token": "<s>", ...}; also after an error, or NULL.
+ *  DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_auto_tokens(dt_added_list *list, dt_auto_class c, const dt_auto_files *f, const dt_spec *root,
-                      const dt_vocab *vocab, bool *changed, int32_t *n_own);
+                      const dt_vocab *vocab, bool *changed, int32_t *n_own, json_t **names);
 
 #endif

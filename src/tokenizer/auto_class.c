@@ -1,6 +1,7 @@
 /* auto_class.c - the class that AutoTokenizer of transformers 5.24 chooses, and its stages
  * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,qwen3_5,llama,code_llama}/tokenization_*.py). */
 #include "auto.h"
+#include "splitter.h"
 #include "dtrain/io/io.h"
 
 #include <stdlib.h>
@@ -28,10 +29,8 @@ dt_err dt_auto_open(dt_auto_files *f, const char *directory)
             DT_TRY(err);
         }
     }
-    if (dt_spec_get(&f->file[DT_AUTO_CONFIG], "added_tokens_decoder", &f->decoder_value))
-        f->decoder = &f->decoder_value;
-    if (f->decoder && !json_is_object(f->decoder->value)) return dt_spec_bad(f->decoder, NULL, "an object");
-    return DT_OK;
+    const bool given = dt_spec_get(&f->file[DT_AUTO_CONFIG], "added_tokens_decoder", &f->decoder);
+    return !given || json_is_object(f->decoder.value) ? DT_OK : dt_spec_bad(&f->decoder, NULL, "an object");
 }
 
 void dt_auto_close(dt_auto_files *f)
@@ -47,7 +46,7 @@ void dt_auto_close(dt_auto_files *f)
 bool dt_auto_token(const dt_auto_files *f, const char *key, dt_spec *token)
 {
     const dt_spec *map = &f->file[DT_AUTO_MAP];
-    const bool in_map = !f->decoder && json_object_get(map->value, key); /* also if null */
+    const bool in_map = !f->decoder.value && json_object_get(map->value, key); /* also if null */
     return dt_spec_get(in_map ? map : &f->file[DT_AUTO_CONFIG], key, token);
 }
 
@@ -148,12 +147,6 @@ dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root)
 
 /* ---- stages of the class ----------------------------------------------------------------------------------------- */
 
-#define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
-/* letters: of a word; marks: "\\p{M}" if they belong to words. */
-#define QWEN_PATTERN(letters, marks)                                                                                   \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|\\p{N}| ?[^\\s\\p{L}" marks                       \
-    "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
 /* absent: default of the class if the key is missing or null. */
 static bool flag(const dt_auto_files *f, const char *key, bool absent)
 {
@@ -173,6 +166,18 @@ typedef struct stages {
 
 static bool is_llama(dt_auto_class c) { return c == DT_AUTO_LLAMA || c == DT_AUTO_CODE_LLAMA; }
 
+json_t *dt_auto_decoder(bool byte_fallback, bool fuse, bool strip)
+{
+    json_t *list =
+        json_pack("[{s:s, s:{s:s}, s:s}]", "type", "Replace", "pattern", "String", DT_SPACE_SIGN, "content", " ");
+    if (byte_fallback) json_array_append_new(list, json_pack("{s:s}", "type", "ByteFallback"));
+    if (fuse) json_array_append_new(list, json_pack("{s:s}", "type", "Fuse"));
+    if (strip)
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+    return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
+}
+
 static stages make_stages(dt_auto_class c, const dt_auto_files *f)
 {
     stages s = {json_null(), NULL, NULL};
@@ -180,15 +185,9 @@ static stages make_stages(dt_auto_class c, const dt_auto_files *f)
     if (is_llama(c)) {
         const bool always = c == DT_AUTO_LLAMA && flag(f, "legacy", false);
         const char *scheme = !prefix ? "never" : always ? "always" : "first";
-        s.splitter = json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_SIGN, "prepend_scheme",
-                               scheme, "split", false);
-        s.decoder =
-            json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders", "type", "Replace",
-                      "pattern", "String", SPACE_SIGN, "content", " ", "type", "ByteFallback", "type", "Fuse");
-        if (prefix || c == DT_AUTO_CODE_LLAMA)
-            json_array_append_new(
-                json_object_get(s.decoder, "decoders"),
-                json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+        s.splitter = json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", DT_SPACE_SIGN,
+                               "prepend_scheme", scheme, "split", false);
+        s.decoder = dt_auto_decoder(true, true, prefix || c == DT_AUTO_CODE_LLAMA);
         return s;
     }
     s.decoder = byte_level(true, true);
@@ -197,8 +196,7 @@ static stages make_stages(dt_auto_class c, const dt_auto_files *f)
     json_decref(s.splitter);
     s.normalizer = json_pack("{s:s}", "type", "NFC");
     s.splitter = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
-                           "Split", "pattern", "Regex",
-                           c == DT_AUTO_QWEN2 ? QWEN_PATTERN("\\p{L}", "") : QWEN_PATTERN("[\\p{L}\\p{M}]", "\\p{M}"),
+                           "Split", "pattern", "Regex", c == DT_AUTO_QWEN2 ? DT_SPLIT_QWEN2 : DT_SPLIT_QWEN3_5,
                            "behavior", "Isolated", "invert", false, byte_level(prefix, false));
     return s;
 }

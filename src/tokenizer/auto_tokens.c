@@ -11,43 +11,16 @@
 
 /* ---- a list ------------------------------------------------------------------------------------------------------ */
 
-static size_t slot_of(const dt_added_list *l, const char *content, size_t n)
-{
-    size_t i = dt_hash_bytes(content, n) & (l->n_slots - 1);
-    for (; l->slot[i]; i = (i + 1) & (l->n_slots - 1)) {
-        const dt_added_item *t = &l->item[l->slot[i] - 1];
-        if (t->n == n && memcmp(t->content, content, n) == 0) break;
-    }
-    return i;
-}
-
 static dt_added_item *find(const dt_added_list *l, const char *content, size_t n)
 {
-    if (l->n_slots == 0) return NULL;
-    const int at = l->slot[slot_of(l, content, n)];
-    return at ? &l->item[at - 1] : NULL;
-}
-
-static dt_err grow(dt_added_list *l)
-{
-    const int n_alloc = 2 * l->n_alloc + 64;
-    DT_RESIZE(l->item, n_alloc, "out of memory for %d added tokens", n_alloc);
-    l->n_alloc = n_alloc;
-    free(l->slot);
-    for (l->n_slots = 256; l->n_slots < 2 * (size_t)n_alloc;) l->n_slots *= 2;
-    DT_ALLOC(l->slot, l->n_slots, "out of memory for %d added tokens", n_alloc);
-    for (int i = 0; i < l->n; i++) {
-        const size_t slot = slot_of(l, l->item[i].content, l->item[i].n);
-        if (!l->slot[slot]) l->slot[slot] = i + 1;
-    }
-    return DT_OK;
+    const int32_t i = dt_vocab_find(&l->first, content, n, DT_TOKEN_ADDED);
+    return i >= 0 ? &l->item[i] : NULL;
 }
 
 static dt_err append(dt_added_list *l, const dt_added_item *t)
 {
-    if (l->n == l->n_alloc) DT_TRY(grow(l));
-    const size_t slot = slot_of(l, t->content, t->n);
-    if (!l->slot[slot]) l->slot[slot] = l->n + 1;
+    DT_GROW(l->item, l->n, "out of memory for %d added tokens", l->n + 1);
+    if (!find(l, t->content, t->n)) DT_TRY(dt_vocab_add(&l->first, l->n, t->content, t->n, DT_TOKEN_ADDED));
     l->item[l->n++] = *t;
     return DT_OK;
 }
@@ -55,7 +28,7 @@ static dt_err append(dt_added_list *l, const dt_added_item *t)
 void dt_added_list_free(dt_added_list *l)
 {
     free(l->item);
-    free(l->slot);
+    dt_vocab_free(&l->first);
     *l = (dt_added_list){0};
 }
 
@@ -232,7 +205,7 @@ static const char *default_of(dt_auto_class c, int name)
 static bool has_key(const dt_auto_files *f, const char *key)
 {
     return json_object_get(f->file[DT_AUTO_CONFIG].value, key) ||
-           (!f->decoder && json_object_get(f->file[DT_AUTO_MAP].value, key));
+           (!f->decoder.value && json_object_get(f->file[DT_AUTO_MAP].value, key));
 }
 
 const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char *key)
@@ -250,44 +223,37 @@ static dt_err read_special(const collector *c, const dt_spec *s, dt_added_item *
     return read_item(s, json_is_string(s->value) || s->file == c->files->file[DT_AUTO_MAP].file, t);
 }
 
-static dt_err name_token(collector *c, const dt_spec *s)
+static dt_err name_token(collector *c, const char *key, const dt_spec *s, bool is_other)
 {
     dt_added_item t;
     DT_TRY(read_special(c, s, &t));
+    t.key = key;
+    t.is_other = is_other;
     t.flags |= DT_ADDED_SPECIAL;
     return append(&c->named, &t);
 }
 
-static dt_err name_text(collector *c, const char *text)
+static dt_err name_text(collector *c, const char *key, const char *text)
 {
     return append(
         &c->named,
-        &(dt_added_item){.content = text, .n = strlen(text), .id = -1, .flags = DT_ADDED_SPECIAL, .is_text = true});
+        &(dt_added_item){
+            .key = key, .content = text, .n = strlen(text), .id = -1, .flags = DT_ADDED_SPECIAL, .is_text = true});
 }
 
-/* Token of a standard key, false: none. *absent: the default of the class, else NULL and *token. Without the key
- * pad_token, the padding section of tokenizer.json names the token. */
-static bool find_usual(dt_auto_class class, const dt_auto_files *f, const dt_spec *root, const char *key,
-                       const char **absent, dt_spec *token)
+/* The token of a standard key: of a file, else the default of the class. Without the key pad_token, the padding section
+ * of tokenizer.json names the token. */
+static dt_err name_usual(collector *c, dt_auto_class class, const dt_spec *root, const char *key)
 {
-    dt_spec padding;
-    *absent = NULL;
-    if (dt_auto_token(f, key, token)) return true;
+    const dt_auto_files *f = c->files;
     const char *text = dt_auto_default(class, f, key);
-    if (*text) *absent = text;
-    return *text || (strcmp(key, "pad_token") == 0 && class != DT_AUTO_GPT2 && !has_key(f, key) &&
-                     dt_spec_get(root, "padding", &padding) && dt_spec_get(&padding, key, token) &&
-                     json_is_string(token->value));
-}
-
-static dt_err name_usual(collector *c, dt_auto_class class, const dt_spec *root)
-{
-    const char *absent;
-    dt_spec token;
-    for (int i = 0; i < N_NAMES; i++)
-        if (find_usual(class, c->files, root, NAMES[i], &absent, &token))
-            DT_TRY(absent ? name_text(c, absent) : name_token(c, &token));
-    return DT_OK;
+    dt_spec token, padding;
+    if (dt_auto_token(f, key, &token)) return name_token(c, key, &token, false);
+    if (*text) return name_text(c, key, text);
+    const bool padded = strcmp(key, "pad_token") == 0 && class != DT_AUTO_GPT2 && !has_key(f, key) &&
+                        dt_spec_get(root, "padding", &padding) && dt_spec_get(&padding, key, &token) &&
+                        json_is_string(token.value);
+    return padded ? name_token(c, key, &token, false) : DT_OK;
 }
 
 static bool is_usual(const char *key)
@@ -313,65 +279,26 @@ static dt_err name_others(collector *c, const dt_spec *file)
     dt_spec token;
     json_object_foreach((json_t *)file->value, key, value)
     {
-        if (is_other_token(key, value) && dt_spec_get(file, key, &token)) {
-            DT_TRY(name_token(c, &token));
-            c->named.item[c->named.n - 1].is_other = true;
-        }
+        if (is_other_token(key, value) && dt_spec_get(file, key, &token)) DT_TRY(name_token(c, key, &token, true));
     }
     return DT_OK;
 }
 
-/* ---- special tokens as template variables ------------------------------------------------------------------------ */
-
-static dt_err put_text(json_t *names, const char *key, const char *text, size_t n)
+/* Special tokens as variables of a template, by their keys. Standard keys take precedence, then
+ * special_tokens_map.json, then the last entry. */
+static dt_err make_names(const collector *c, json_t **names)
 {
-    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY,
-             "out of memory for a tokenizer");
-    return DT_OK;
-}
-
-static dt_err put_name(json_t *names, const char *key, const dt_spec *token)
-{
-    const char *text;
-    size_t n;
-    DT_TRY(dt_auto_content(token, &text, &n));
-    return put_text(names, key, text, n);
-}
-
-static dt_err put_usual(json_t *names, dt_auto_class class, const dt_auto_files *f, const dt_spec *root)
-{
-    const char *absent;
-    dt_spec token;
-    for (int i = 0; i < N_NAMES; i++)
-        if (find_usual(class, f, root, NAMES[i], &absent, &token))
-            DT_TRY(absent ? put_text(names, NAMES[i], absent, strlen(absent)) : put_name(names, NAMES[i], &token));
-    return DT_OK;
-}
-
-static dt_err put_others(json_t *names, const dt_spec *file)
-{
-    const char *key;
-    json_t *value;
-    dt_spec token, all;
-    json_object_foreach((json_t *)file->value, key, value)
-    {
-        if (is_other_token(key, value) && dt_spec_get(file, key, &token)) DT_TRY(put_name(names, key, &token));
-    }
-    if (!dt_spec_get(file, "extra_special_tokens", &all) || !json_is_object(all.value)) return DT_OK;
-    json_object_foreach((json_t *)all.value, key, value)
-    {
-        if (dt_spec_get(&all, key, &token)) DT_TRY(put_name(names, key, &token));
-    }
-    return DT_OK;
-}
-
-dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, const dt_spec *root)
-{
+    const char *const map = c->files->file[DT_AUTO_MAP].file;
     *names = json_object();
-    DT_CHECK(*names, DT_ERR_MEMORY, "out of memory for a tokenizer");
-    DT_TRY(put_others(*names, &f->file[DT_AUTO_CONFIG]));
-    if (!f->decoder) DT_TRY(put_others(*names, &f->file[DT_AUTO_MAP]));
-    return put_usual(*names, c, f, root);
+    bool failed = !*names;
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < c->named.n; i++) {
+            const dt_added_item *t = &c->named.item[i];
+            const int precedence = !t->is_other ? 2 : map && t->from.file == map;
+            if (precedence == pass) failed |= json_object_set_new(*names, t->key, json_stringn(t->content, t->n)) != 0;
+        }
+    DT_CHECK(!failed, DT_ERR_MEMORY, "out of memory for a tokenizer");
+    return DT_OK;
 }
 
 /* ---- tokens with other names ------------------------------------------------------------------------------------- */
@@ -387,9 +314,7 @@ static dt_err read_extra(collector *c, const dt_spec *file, const char *key)
     if (json_is_object(all.value)) {
         json_object_foreach((json_t *)all.value, name, value)
         {
-            if (!dt_spec_get(&all, name, &token)) continue;
-            DT_TRY(name_token(c, &token));
-            c->named.item[c->named.n - 1].is_other = true;
+            if (dt_spec_get(&all, name, &token)) DT_TRY(name_token(c, name, &token, true));
         }
         return DT_OK;
     }
@@ -417,7 +342,7 @@ static dt_err read_extras(collector *c)
     const bool older = !is_given(config, extra) && json_object_get(config->value, additional);
     bool has = older || (given && !json_is_object(given));
     DT_TRY(read_extra(c, config, older ? additional : extra));
-    if (!c->files->decoder) {
+    if (!c->files->decoder.value) {
         DT_TRY(read_extra(c, map, extra));
         has = has || json_is_array(json_object_get(map->value, extra));
         if (!has && json_object_get(map->value, additional)) return read_extra(c, map, additional);
@@ -427,8 +352,8 @@ static dt_err read_extras(collector *c)
 
 static dt_err read_names(collector *c, dt_auto_class class, const dt_spec *root)
 {
-    DT_TRY(name_usual(c, class, root));
-    if (!c->files->decoder) DT_TRY(name_others(c, &c->files->file[DT_AUTO_MAP]));
+    for (int i = 0; i < N_NAMES; i++) DT_TRY(name_usual(c, class, root, NAMES[i]));
+    if (!c->files->decoder.value) DT_TRY(name_others(c, &c->files->file[DT_AUTO_MAP]));
     DT_TRY(name_others(c, &c->files->file[DT_AUTO_CONFIG]));
     return read_extras(c);
 }
@@ -468,7 +393,7 @@ static dt_err add_plainly(collector *c, const dt_added_list *tokens)
 
 static dt_err collect_given(collector *c, const dt_spec *root, dt_added_list *given)
 {
-    if (c->files->decoder) return read_decoder(c->files->decoder, given);
+    if (c->files->decoder.value) return read_decoder(&c->files->decoder, given);
     DT_TRY(read_added_file(c, &c->files->file[DT_AUTO_ADDED], given));
     collector own = {.vocab = c->vocab, .list = given, .largest = -1};
     return read_own(&own, root);
@@ -493,12 +418,14 @@ static dt_err collect(collector *c, dt_auto_class class, const dt_spec *root, in
 }
 
 dt_err dt_auto_tokens(dt_added_list *list, dt_auto_class class, const dt_auto_files *f, const dt_spec *root,
-                      const dt_vocab *vocab, bool *changed, int32_t *n_own)
+                      const dt_vocab *vocab, bool *changed, int32_t *n_own, json_t **names)
 {
     bool splits = false;
     collector c = {.files = f, .vocab = vocab, .list = list, .largest = -1};
     *list = (dt_added_list){0};
+    *names = NULL;
     dt_err err = collect(&c, class, root, n_own);
+    if (err == DT_OK) err = make_names(&c, names);
     if (err == DT_OK) err = dt_spec_bool(&f->file[DT_AUTO_CONFIG], "split_special_tokens", &splits);
     for (int i = 0; i < list->n && splits; i++)
         if (list->item[i].flags & DT_ADDED_SPECIAL) list->item[i].flags |= DT_ADDED_SPLIT;

@@ -41,7 +41,7 @@ void dt_bpe_free(dt_bpe *b);           /* safe on {0} */
 
 /** The merge of a pair; NULL: none. dt_bpe_keeps_apart: no token contains the neighbours x y (bytes, or
  *  code points), so the text may be split between them. */
-const dt_merge *dt_bpe_merge(const dt_bpe *b, int32_t left, int32_t right); /* NULL: none */
+const dt_merge *dt_bpe_merge(const dt_bpe *b, int32_t left, int32_t right);
 bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y);
 
 /** State of one thread: symbols, queue, cache. */

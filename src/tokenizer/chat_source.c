@@ -5,8 +5,8 @@
 #include "dtrain/io/io.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { MAX_TEMPLATE = 16 << 20 };
 static const char folder[] = "additional_chat_templates", ending[] = ".jinja";
@@ -61,15 +61,13 @@ static dt_err read_key(dt_json_tokenizer *j, const dt_spec *root, const char *fi
 /* Read the text of a Jinja file, if it exists. text: out, malloc'ed; NULL: it does not. */
 static dt_err read_jinja(const char *directory, const char *name, char **text)
 {
-    char *path;
-    size_t n = 0;
+    char path[PATH_MAX];
+    size_t n;
     *text = NULL;
-    DT_CHECK(asprintf(&path, "%s/%s", directory, name) >= 0, DT_ERR_MEMORY, "out of memory for a path");
-    dt_err err = access(path, F_OK) == 0 ? dt_read_file(path, MAX_TEMPLATE, text, &n) : DT_OK;
-    if (err == DT_OK && *text && strlen(*text) != n)
-        err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
-    free(path);
-    return err;
+    if (!dt_is_in(path, directory, name)) return DT_OK;
+    DT_TRY(dt_read_file(path, MAX_TEMPLATE, text, &n));
+    DT_CHECK(strlen(*text) == n, DT_ERR_DATA, "%s: expected text, found a zero byte", path);
+    return DT_OK;
 }
 
 /* Read chat_template.jinja, the default template. */
@@ -98,30 +96,26 @@ static dt_err read_folder_file(dt_json_tokenizer *j, const char *path, char *nam
 
 static dt_err read_folder(dt_json_tokenizer *j)
 {
-    char *path;
+    char path[PATH_MAX];
     struct dirent **entries = NULL;
-    DT_CHECK(asprintf(&path, "%s/%s", j->directory, folder) >= 0, DT_ERR_MEMORY, "out of memory for a path");
-    const int n = scandir(path, &entries, is_template, alphasort);
+    const int n = dt_is_in(path, j->directory, folder) ? scandir(path, &entries, is_template, alphasort) : 0;
     dt_err err = DT_OK;
     for (int i = 0; i < n; i++) {
         if (err == DT_OK) err = read_folder_file(j, path, entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);
-    free(path);
     return err;
 }
 
 static dt_err read_json(dt_json_tokenizer *j, const char *file)
 {
-    char *path;
+    char path[PATH_MAX];
     dt_spec root = {0};
-    DT_CHECK(asprintf(&path, "%s/%s", j->directory, file) >= 0, DT_ERR_MEMORY, "out of memory for a path");
-    dt_err err =
-        access(path, F_OK) == 0 ? dt_spec_load(&root, path, MAX_TEMPLATE, DT_JSON_NUL_KEYS, NULL, NULL) : DT_OK;
+    if (!dt_is_in(path, j->directory, file)) return DT_OK;
+    dt_err err = dt_spec_load(&root, path, MAX_TEMPLATE, DT_JSON_NUL_KEYS, NULL, NULL);
     if (err == DT_OK) err = read_key(j, &root, file);
     dt_spec_unload(&root);
-    free(path);
     return err;
 }
 

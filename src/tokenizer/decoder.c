@@ -2,6 +2,7 @@
 #include "decoder.h"
 #include "dtrain/text/utf8.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -58,20 +59,9 @@ static dt_err read_kind(const dt_spec *s, const char *type, dt_decode_step *step
     return dt_regex_compile(&step->pattern, step->content, strlen(step->content), DT_REGEX_LITERAL);
 }
 
-static dt_err read_step(dt_id_decoder *d, const dt_spec *s)
+static dt_err read_step(void *stage, const dt_spec *s, const char *type)
 {
-    const char *type;
-    dt_spec list;
-    DT_TRY(dt_spec_need_string(s, "type", &type));
-    if (strcmp(type, "Sequence") == 0) {
-        DT_TRY(dt_spec_only(s, "type decoders"));
-        DT_TRY(dt_spec_need(s, "decoders", JSON_ARRAY, &list));
-        for (size_t i = 0; i < json_array_size(list.value); i++) {
-            const dt_spec item = dt_spec_item(&list, i);
-            DT_TRY(read_step(d, &item));
-        }
-        return DT_OK;
-    }
+    dt_id_decoder *d = stage;
     if (d->n_steps == DT_DECODE_MAX) return dt_spec_bad(s, NULL, "at most 32 decoders");
     dt_decode_step *step = &d->step[d->n_steps++];
     *step = (dt_decode_step){0};
@@ -82,8 +72,9 @@ dt_err dt_id_decoder_read(dt_id_decoder *d, const dt_spec *root)
 {
     dt_spec s;
     *d = (dt_id_decoder){0};
-    d->none = !dt_spec_get(root, "decoder", &s);
-    return d->none ? DT_OK : read_step(d, &s);
+    if (dt_spec_get(root, "decoder", &s)) return dt_stage_read(d, &s, "decoders", read_step);
+    d->step[d->n_steps++].kind = DT_DECODE_JOIN;
+    return DT_OK;
 }
 
 void dt_id_decoder_free(dt_id_decoder *d)
@@ -165,19 +156,11 @@ static dt_err bytes(const dt_texts *in, dt_texts *out, bool running)
     return texts_end(out);
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : -1;
-}
-
 static int written_byte(view v)
 {
-    if (v.n != 6 || memcmp(v.text, "<0x", 3) != 0 || v.text[5] != '>' || hex(v.text[3]) < 0 || hex(v.text[4]) < 0)
-        return -1;
-    return hex(v.text[3]) * 16 + hex(v.text[4]);
+    const unsigned char *p = (const unsigned char *)v.text;
+    if (v.n != 6 || memcmp(p, "<0x", 3) != 0 || !isxdigit(p[3]) || !isxdigit(p[4]) || p[5] != '>') return -1;
+    return (int)strtol(v.text + 1, NULL, 16); /* ends at > */
 }
 
 /* Consecutive byte tokens form a text; if it is invalid, each byte becomes U+FFFD. */
@@ -248,6 +231,9 @@ static dt_err step_one(const dt_decode_step *s, dt_matcher *m, view v, size_t i,
     case DT_DECODE_STRIP:
         if (!running || !fused) v = stripped(s, v);
         return dt_texts_append(out, v.text, v.n);
+    case DT_DECODE_JOIN:
+        if (i > 0 && !running) dt_text_append(&out->text, " ", 1);
+        return dt_texts_append(out, v.text, v.n);
     case DT_DECODE_METASPACE:
         return metaspace(s, v, i == 0 && !running, out);
     default:
@@ -279,15 +265,5 @@ dt_err dt_id_decoder_run(const dt_id_decoder *d, dt_matcher *m, dt_texts t[2], b
         *out = *in;
         *in = done;
     }
-    if (!d->none || running) return DT_OK;
-    t[1].text.n = t[1].n = 0;
-    for (size_t i = 0; i < t[0].n; i++) {
-        const view v = get(&t[0], i);
-        if (i) dt_text_append(&t[1].text, " ", 1);
-        DT_TRY(dt_texts_append(&t[1], v.text, v.n));
-    }
-    const dt_texts done = t[1];
-    t[1] = t[0];
-    t[0] = done;
     return DT_OK;
 }

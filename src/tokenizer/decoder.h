@@ -12,6 +12,7 @@ typedef enum dt_decode_kind {
     DT_DECODE_FUSE,
     DT_DECODE_STRIP,
     DT_DECODE_METASPACE,
+    DT_DECODE_JOIN,  /* without a decoder: a space between tokens */
     DT_DECODE_SUFFIX /* the marker at the end of a word */
 } dt_decode_kind;
 
@@ -28,7 +29,6 @@ enum { DT_DECODE_MAX = 32 };
 typedef struct dt_id_decoder {
     dt_decode_step step[DT_DECODE_MAX];
     int n_steps;
-    bool none; /* no decoder: tokens are joined with spaces */
 } dt_id_decoder;
 
 /** Read "decoder". DT_ERR_DATA, DT_ERR_MEMORY. Must be freed, also after an error. */

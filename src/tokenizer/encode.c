@@ -3,6 +3,7 @@
  * Adjacent spans are first joined to one text, because a token may extend from one span into the next. Marks track the
  * ends of spans. Invalid UTF-8 is replaced first (dt_utf8_repair), as callers of the reference do. */
 #include "tokenizer_json.h"
+#include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
@@ -162,9 +163,9 @@ static bool strips(const dt_json_tokenizer *j, const dt_span *span, unsigned sid
 static void strip(const json_encoder *x, const dt_span *spans, int first, int end, int n_spans, dt_segment *p)
 {
     const dt_json_tokenizer *j = x->tokenizer;
-    if (first > 0 && strips(j, &spans[first - 1], DT_ADDED_RSTRIP)) p->from = dt_spaces_at_start(p->text, p->to);
+    if (first > 0 && strips(j, &spans[first - 1], DT_ADDED_RSTRIP)) p->from = dt_white_before(p->text, p->to);
     if (end < n_spans && strips(j, &spans[end], DT_ADDED_LSTRIP))
-        p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
+        p->to = p->from + dt_white_trimmed(p->text + p->from, p->to - p->from);
 }
 
 /* Encode adjacent text spans as one text. */

@@ -5,6 +5,7 @@
  * characters of the Unicode version of that table, whose forms never change later. The library's version
  * therefore does not matter. */
 #include "normalizer.h"
+#include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
@@ -15,6 +16,23 @@
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_stage_read(void *stage, const dt_spec *s, const char *list, dt_read_step read)
+{
+    const char *type;
+    char keys[32];
+    dt_spec steps;
+    DT_TRY(dt_spec_need_string(s, "type", &type));
+    if (strcmp(type, "Sequence") != 0) return read(stage, s, type);
+    snprintf(keys, sizeof keys, "type %s", list);
+    DT_TRY(dt_spec_only(s, keys));
+    DT_TRY(dt_spec_need(s, list, JSON_ARRAY, &steps));
+    for (size_t i = 0; i < json_array_size(steps.value); i++) {
+        const dt_spec item = dt_spec_item(&steps, i);
+        DT_TRY(dt_stage_read(stage, &item, list, read));
+    }
+    return DT_OK;
+}
 
 dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal)
 {
@@ -55,23 +73,13 @@ static dt_err read_replace(const dt_spec *s, dt_normal_step *step)
     return DT_OK;
 }
 
-static dt_err read_step(dt_normalizer *n, const dt_spec *s)
+static dt_err read_step(void *stage, const dt_spec *s, const char *type)
 {
     static const struct {
         const char *type;
         dt_normal_kind kind;
     } plain[] = {{"NFC", DT_NFC}, {"NFD", DT_NFD}, {"NFKC", DT_NFKC}, {"NFKD", DT_NFKD}, {"Lowercase", DT_LOWERCASE}};
-    const char *type;
-    dt_spec list;
-    DT_TRY(dt_spec_need_string(s, "type", &type));
-    if (strcmp(type, "Sequence") == 0) {
-        DT_TRY(dt_spec_need(s, "normalizers", JSON_ARRAY, &list));
-        for (size_t i = 0; i < json_array_size(list.value); i++) {
-            const dt_spec item = dt_spec_item(&list, i);
-            DT_TRY(read_step(n, &item));
-        }
-        return DT_OK;
-    }
+    dt_normalizer *n = stage;
     if (n->n_steps == DT_NORMAL_MAX) return dt_spec_bad(s, NULL, "at most 32 normalizers");
     dt_normal_step *step = &n->step[n->n_steps++];
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
@@ -104,7 +112,7 @@ dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root)
     dt_spec s;
     *n = (dt_normalizer){0};
     if (!dt_spec_get(root, "normalizer", &s)) return DT_OK;
-    DT_TRY(read_step(n, &s));
+    DT_TRY(dt_stage_read(n, &s, "normalizers", read_step));
     for (int i = 0; i < n->n_steps; i++)
         if (n->step[i].kind <= DT_NFKD && !n->chars.cell) DT_TRY(make_chars(n));
     return DT_OK;
@@ -289,9 +297,9 @@ static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_segment *p)
 /* Marks in the stripped text move to the ends of the rest. */
 static void strip(const dt_normal_step *s, dt_segment *p, bool goes_on)
 {
-    const size_t left = s->left && !goes_on ? dt_spaces_at_start(p->text + p->from, p->to - p->from) : 0;
+    const size_t left = s->left && !goes_on ? dt_white_before(p->text + p->from, p->to - p->from) : 0;
     p->from += left;
-    if (s->right) p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
+    if (s->right) p->to = p->from + dt_white_trimmed(p->text + p->from, p->to - p->from);
     while (p->mark_end > p->mark && p->mark_end[-1].at >= p->to) p->mark_end--;
 }
 

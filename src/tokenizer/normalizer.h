@@ -45,6 +45,12 @@ typedef struct dt_normalizer {
 dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root);
 void dt_normalizer_free(dt_normalizer *n); /* safe on {0} */
 
+/** Reads a step of a stage into the stage. */
+typedef dt_err (*dt_read_step)(void *stage, const dt_spec *step, const char *type);
+/** Read a stage of tokenizer.json: one step, or a Sequence of steps under `list`, also nested ones. DT_ERR_DATA, and
+ *  the errors of `read`. */
+dt_err dt_stage_read(void *stage, const dt_spec *s, const char *list, dt_read_step read);
+
 /** Pattern of a Split or a Replace: {"String": ...} or {"Regex": ...}. */
 dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal);
 

@@ -1,8 +1,9 @@
 /* regex.h - regular expressions as tokenizer.json writes them (Oniguruma's syntax), matched with PCRE2.
  *
  * Syntax that the two libraries interpret differently is rewritten (regex_syntax.c) or refused. Oniguruma itself is not
- * used. Its character classes, and so the ids, would depend on the installed version. Byte-level tokenizers would also
- * encode at half the speed. */
+ * used. Its character classes, and so the ids, would depend on the installed version: 6.9.8 (Debian 12) has Unicode 14
+ * and 9272 letters fewer than the tables of unicode.h. Llama 3's expression would also split texts at a third (English)
+ * to a sixth (several scripts) of the speed. */
 #ifndef DTRAIN_TEXT_REGEX_H
 #define DTRAIN_TEXT_REGEX_H
 

@@ -144,16 +144,11 @@ static bool is_ascii_letter(uint32_t c) { return (c | 32) >= 'a' && (c | 32) <= 
 /* May a character of this range beyond ASCII have another case? */
 static bool has_case(const dt_code_range *range)
 {
-    dt_code_ranges cased = {0};
-    bool any = false;
-    dt_code_ranges_add_categories(&cased, 1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL |
-                                              1u << DT_CAT_SO | 1u << DT_CAT_MN | 1u << DT_CAT_LM);
-    for (size_t i = 0; i < cased.n; i++) {
-        const uint32_t first = cased.item[i].first < 128 ? 128 : cased.item[i].first;
-        any = any || (first <= range->last && cased.item[i].last >= range->first && cased.item[i].last >= 128);
-    }
-    free(cased.item);
-    return any;
+    static const uint32_t cased = 1u << DT_CAT_LU | 1u << DT_CAT_LL | 1u << DT_CAT_LT | 1u << DT_CAT_NL |
+                                  1u << DT_CAT_SO | 1u << DT_CAT_MN | 1u << DT_CAT_LM;
+    uint32_t c = range->first < 128 ? 128 : range->first;
+    while (c <= range->last && !(cased >> dt_unicode_category(c) & 1)) c++;
+    return c <= range->last;
 }
 
 static dt_err fold(syntax *s, dt_code_ranges *r)

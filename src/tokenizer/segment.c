@@ -1,6 +1,5 @@
 /* segment.c - rewrites text while keeping track of marks. */
 #include "segment.h"
-#include "dtrain/text/unicode.h"
 
 dt_edit dt_edit_begin(dt_text *out, dt_segment *piece)
 {
@@ -57,27 +56,4 @@ dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, 
                        .origin = p->origin};
     while (part.mark_end < p->mark_end && part.mark_end->at < to) part.mark_end++;
     return part;
-}
-
-size_t dt_spaces_at_start(const char *text, size_t n)
-{
-    const char *p = text, *end = text + n;
-    while (p < end) {
-        const char *at = p;
-        if (!dt_unicode_is_space(dt_utf8_next(&p))) return (size_t)(at - text);
-    }
-    return n;
-}
-
-size_t dt_spaces_at_end(const char *text, size_t n)
-{
-    size_t end = n;
-    while (end > 0) {
-        size_t begin = end - 1;
-        while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80) begin--;
-        const char *p = text + begin;
-        if (!dt_unicode_is_space(dt_utf8_next(&p))) break;
-        end = begin;
-    }
-    return n - end;
 }

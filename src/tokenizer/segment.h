@@ -47,8 +47,4 @@ void dt_marks_pass(dt_marks *m, const dt_mark *end);
 /** The range from .. to of a segment, with its unresolved marks. */
 dt_segment dt_segment_part(const dt_segment *p, const dt_marks *m, size_t from, size_t to);
 
-/** Bytes of White_Space characters at the start and at the end of a text. */
-size_t dt_spaces_at_start(const char *text, size_t n);
-size_t dt_spaces_at_end(const char *text, size_t n);
-
 #endif

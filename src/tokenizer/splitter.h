@@ -53,6 +53,12 @@ dt_err dt_splitter_map_bytes(dt_splitter *s);
 /** Fields of a Metaspace pre-tokenizer or decoder. */
 dt_err dt_metaspace_read(const dt_spec *spec, char replacement[5], dt_prefix_where *where, bool *split);
 
+/* Expressions of model families: words with their letters, then numbers and signs, and white space. */
+#define DT_SPLIT_WORDS(letters, more) "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" more
+#define DT_SPLIT_SPACE "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define DT_SPLIT_QWEN2 DT_SPLIT_WORDS("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") DT_SPLIT_SPACE
+#define DT_SPLIT_QWEN3_5 DT_SPLIT_WORDS("[\\p{L}\\p{M}]", "\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*") DT_SPLIT_SPACE
+
 /** Called for each piece, in order. */
 typedef dt_err (*dt_piece_visit)(void *ctx, dt_segment *piece);
 typedef struct dt_split_run {

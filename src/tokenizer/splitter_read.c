@@ -2,8 +2,6 @@
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 
-#define NUMBERED(letters, number) "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" number
-#define ENDING "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -21,17 +19,19 @@ static const struct {
     {gpt2, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", DT_THERE_SPLIT, DT_THERE_SPLIT},
     /* Llama 3 */
-    {NUMBERED("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_WORDS("\\p{L}", "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") DT_SPLIT_SPACE, DT_THERE_SPLIT,
+     DT_THERE_SPLIT},
     /* Qwen 2, 3 */
-    {NUMBERED("\\p{L}", "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {NUMBERED("[\\p{L}\\p{M}]", "\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*") ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_QWEN2, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {DT_SPLIT_QWEN3_5, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
      "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
      DT_THERE_SPLIT, DT_THERE_SPLIT},
-    {CASED("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT}, /* Mistral's Tekken */
-    {CASED(SHORT_FORMS) "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" ENDING, DT_THERE_SPLIT, DT_THERE_SPLIT},
+    {CASED("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" DT_SPLIT_SPACE, DT_THERE_SPLIT,
+     DT_THERE_SPLIT}, /* Mistral's Tekken */
+    {CASED(SHORT_FORMS) "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" DT_SPLIT_SPACE, DT_THERE_SPLIT, DT_THERE_SPLIT},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-     "?[\\p{P}\\p{S}]+[\\r\\n]*" ENDING,
+     "?[\\p{P}\\p{S}]+[\\r\\n]*" DT_SPLIT_SPACE,
      DT_THERE_SPLIT, DT_THERE_SPLIT}, /* DeepSeek V3 */
     {"[\\r\\n]", DT_THERE_SPLIT, DT_THERE_LOCAL},
     {"\\s?\\p{L}+", DT_THERE_UNKNOWN, DT_THERE_SPLIT},
@@ -202,20 +202,9 @@ static dt_err read_plain(dt_splitter *s, const dt_spec *spec, const struct plain
     return DT_OK;
 }
 
-static dt_err read_step(dt_splitter *s, const dt_spec *spec)
+static dt_err read_step(void *stage, const dt_spec *spec, const char *type)
 {
-    const char *type;
-    DT_TRY(dt_spec_need_string(spec, "type", &type));
-    if (strcmp(type, "Sequence") == 0) {
-        dt_spec list;
-        DT_TRY(dt_spec_only(spec, "type pretokenizers"));
-        DT_TRY(dt_spec_need(spec, "pretokenizers", JSON_ARRAY, &list));
-        for (size_t i = 0; i < json_array_size(list.value); i++) {
-            const dt_spec item = dt_spec_item(&list, i);
-            DT_TRY(read_step(s, &item));
-        }
-        return DT_OK;
-    }
+    dt_splitter *s = stage;
     DT_TRY(dt_splitter_map_bytes(s)); /* a step follows the byte-level step, so the splitter must map bytes itself */
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(s, spec);
     if (strcmp(type, "Split") == 0) return read_split(s, spec);
@@ -240,7 +229,7 @@ dt_err dt_splitter_read(dt_splitter *s, const dt_spec *root)
 {
     dt_spec spec;
     *s = (dt_splitter){0};
-    return dt_spec_get(root, "pre_tokenizer", &spec) ? read_step(s, &spec) : DT_OK;
+    return dt_spec_get(root, "pre_tokenizer", &spec) ? dt_stage_read(s, &spec, "pretokenizers", read_step) : DT_OK;
 }
 
 void dt_splitter_free(dt_splitter *s)

@@ -31,7 +31,7 @@ typedef struct dt_spm {
     const char *file;
     char *bytes;
     dt_spm_piece *piece; /* [n_pieces]; ids are indices */
-    int32_t n_pieces, n_alloc;
+    int32_t n_pieces;
     int32_t model_type, unk_id, bos_id, eos_id;
     dt_spm_text unk, bos, eos; /* names of the tokens */
     dt_spm_text charsmap;      /* precompiled; empty: none */

@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-#define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
-
 typedef struct job {
     dt_spm spm;
     const dt_auto_files *files;
@@ -17,6 +15,7 @@ typedef struct job {
     dt_spm_text *name;     /* [n_pieces]: the pieces, or the names that tokenizer_config.json gives them */
     dt_vocab vocab;        /* of the names; DT_TOKEN_ADDED: may be merged */
     json_t *root, *config; /* tokenizer.json and tokenizer_config.json */
+    json_t *special;       /* dt_auto_tokens: names */
     dt_added_list added;
 } job;
 
@@ -53,14 +52,12 @@ static dt_err check_class(const job *j)
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const json_t *decoder_of(const job *j) { return j->files->decoder ? j->files->decoder->value : NULL; }
-
 /* The name that added_tokens_decoder gives an id; NULL: none. */
 static const char *given_name(const job *j, int32_t id)
 {
     char key[16];
     snprintf(key, sizeof key, "%d", (int)id);
-    return json_string_value(json_object_get(json_object_get(decoder_of(j), key), "content"));
+    return json_string_value(json_object_get(json_object_get(j->files->decoder.value, key), "content"));
 }
 
 /* A name that is a piece of an id without a name is not given away. */
@@ -71,7 +68,7 @@ static dt_err find_names(job *j)
     dt_err err = DT_OK;
     DT_ALLOC(j->name, s->n_pieces, "%s: out of memory for its pieces", s->file);
     for (int32_t i = 0; i < s->n_pieces; i++) j->name[i] = s->piece[i].text;
-    if (is_llama(j) || s->model_type != DT_SPM_BPE || json_object_size(decoder_of(j)) == 0) return DT_OK;
+    if (is_llama(j) || s->model_type != DT_SPM_BPE || json_object_size(j->files->decoder.value) == 0) return DT_OK;
     for (int32_t i = 0; i < s->n_pieces && err == DT_OK; i++)
         if (!given_name(j, i)) err = dt_vocab_add(&kept, i, j->name[i].bytes, j->name[i].n, DT_TOKEN_MODEL);
     for (int32_t i = 0; i < s->n_pieces && err == DT_OK; i++) {
@@ -230,8 +227,9 @@ static json_t *make_normalizer(const job *j)
         json_array_append_new(list, replace("Regex", "\\A +| +\\z", ""));
         json_array_append_new(list, replace("Regex", " {2,}", " "));
     }
-    if (s->escapes) json_array_append_new(list, replace("String", " ", SPACE_SIGN));
-    if (s->prefix && legacy(j)) json_array_append_new(list, replace("Regex", "\\A" SPACE_SIGN, SPACE_SIGN SPACE_SIGN));
+    if (s->escapes) json_array_append_new(list, replace("String", " ", DT_SPACE_SIGN));
+    if (s->prefix && legacy(j))
+        json_array_append_new(list, replace("Regex", "\\A" DT_SPACE_SIGN, DT_SPACE_SIGN DT_SPACE_SIGN));
     return sequence("normalizers", list);
 }
 
@@ -271,23 +269,12 @@ static dt_err make_splitter(const job *j, json_t **out)
 {
     json_t *list = json_array(), *split = NULL;
     if (j->spm.prefix)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_SIGN,
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", DT_SPACE_SIGN,
                                               "prepend_scheme", legacy(j) ? "always" : "first", "split", false));
     if (has_type(j, DT_SPM_USER_DEFINED)) DT_TRY(isolate(j, &split));
     if (split) json_array_append_new(list, split);
     *out = sequence("pretokenizers", list);
     return DT_OK;
-}
-
-static json_t *make_decoder(const job *j)
-{
-    json_t *list = json_pack("[o]", replace("String", SPACE_SIGN, " "));
-    if (j->spm.byte_fallback) json_array_append_new(list, json_pack("{s:s}", "type", "ByteFallback"));
-    if (j->spm.prefix || j->spm.byte_fallback) json_array_append_new(list, json_pack("{s:s}", "type", "Fuse"));
-    if (j->spm.prefix)
-        json_array_append_new(
-            list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
-    return sequence("decoders", list);
 }
 
 static dt_err make_stages(job *j)
@@ -299,7 +286,8 @@ static dt_err make_stages(job *j)
     DT_TRY(make_splitter(j, &splitter));
     json_object_set_new(j->root, "normalizer", make_normalizer(j));
     json_object_set_new(j->root, "pre_tokenizer", splitter);
-    json_object_set_new(j->root, "decoder", make_decoder(j));
+    json_object_set_new(j->root, "decoder",
+                        dt_auto_decoder(j->spm.byte_fallback, j->spm.prefix || j->spm.byte_fallback, j->spm.prefix));
     return json_object_size(j->root) >= 4 ? DT_OK : no_memory(j);
 }
 
@@ -319,8 +307,8 @@ static bool has_extra(const job *j)
     const json_t *config = j->files->file[DT_AUTO_CONFIG].value, *map = j->files->file[DT_AUTO_MAP].value;
     const json_t *extra = json_object_get(config, "extra_special_tokens");
     return (extra && !json_is_object(extra)) || json_object_get(config, "additional_special_tokens") ||
-           (!j->files->decoder && (json_is_array(json_object_get(map, "extra_special_tokens")) ||
-                                   json_object_get(map, "additional_special_tokens")));
+           (!j->files->decoder.value && (json_is_array(json_object_get(map, "extra_special_tokens")) ||
+                                         json_object_get(map, "additional_special_tokens")));
 }
 
 /* Tokens that the code of ChatGLM2 and ChatGLM3 adds to its vocabulary, in this order. */
@@ -422,11 +410,8 @@ static json_t *make_decoder_entry(const dt_added_item *t)
 /* The directory's file, which lists all added tokens and names all special ones. */
 static dt_err make_config(job *j)
 {
-    static const char *const usual[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
     const json_t *had = j->files->file[DT_AUTO_CONFIG].value;
-    const dt_spec root = {.file = j->spm.file, .value = j->root};
-    json_t *names = NULL, *decoder = json_object();
+    json_t *decoder = json_object();
     j->config = had ? json_copy((json_t *)had) : json_object();
     bool fits = j->config && json_object_set_new(j->config, "added_tokens_decoder", decoder) == 0;
     for (int i = 0; i < j->added.n; i++) {
@@ -434,13 +419,7 @@ static dt_err make_config(job *j)
         snprintf(id, sizeof id, "%d", (int)j->added.item[i].id);
         fits = fits && json_object_set_new(decoder, id, make_decoder_entry(&j->added.item[i])) == 0;
     }
-    const dt_err err = dt_auto_names(&names, j->class, j->files, &root);
-    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
-        json_t *name = json_object_get(names, usual[i]);
-        if (name) fits = fits && json_object_set(j->config, usual[i], name) == 0;
-    }
-    json_decref(names);
-    return err != DT_OK || fits ? err : no_memory(j);
+    return fits && json_object_update(j->config, j->special) == 0 ? DT_OK : no_memory(j);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -456,7 +435,7 @@ static dt_err make(job *j)
     DT_TRY(add_tokens(j));
     DT_TRY(j->spm.model_type == DT_SPM_BPE ? make_bpe(j) : make_unigram(j));
     DT_TRY(make_stages(j));
-    DT_TRY(dt_auto_tokens(&j->added, j->class, j->files, &root, &j->vocab, &changed, &n_own));
+    DT_TRY(dt_auto_tokens(&j->added, j->class, j->files, &root, &j->vocab, &changed, &n_own, &j->special));
     DT_TRY(make_post_processor(j));
     return make_config(j);
 }
@@ -470,7 +449,7 @@ static void replace_config(dt_auto_files *f, json_t *config)
     f->from_model = f->raw = false;
     json_decref((json_t *)file->value);
     *file = (dt_spec){.file = f->path[DT_AUTO_CONFIG], .value = json_incref(config)};
-    if (dt_spec_get(file, "added_tokens_decoder", &f->decoder_value)) f->decoder = &f->decoder_value;
+    dt_spec_get(file, "added_tokens_decoder", &f->decoder);
 }
 
 dt_err dt_spm_to_json(dt_auto_files *f, const char *file, char **text, size_t *nbytes)
@@ -492,6 +471,7 @@ dt_err dt_spm_to_json(dt_auto_files *f, const char *file, char **text, size_t *n
     dt_added_list_free(&j.added); /* its texts are the files' */
     json_decref(j.root);
     json_decref(j.config);
+    json_decref(j.special);
     free(j.name);
     dt_vocab_free(&j.vocab);
     dt_spm_free(&j.spm);

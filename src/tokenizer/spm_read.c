@@ -100,10 +100,7 @@ static dt_err add_piece(dt_spm *s, const field *of)
         s->file, (int)s->n_pieces, MAX_PIECE);
     DT_CHECK(s->n_pieces <= DT_VOCAB_MAX_ID, DT_ERR_DATA, "%s: expected at most %d pieces, found more", s->file,
              DT_VOCAB_MAX_ID + 1);
-    if (s->n_pieces == s->n_alloc) {
-        DT_RESIZE(s->piece, 2 * s->n_alloc + 1024, "%s: out of memory for its pieces", s->file);
-        s->n_alloc = 2 * s->n_alloc + 1024;
-    }
+    DT_GROW(s->piece, s->n_pieces, "%s: out of memory for its pieces", s->file);
     s->piece[s->n_pieces++] = piece;
     return DT_OK;
 }

@@ -87,30 +87,6 @@ dt_err dt_encoder_replace(dt_encoder *e, const char *what, const char *by)
     return DT_OK;
 }
 
-/* The text of a span with replacements, malloc'ed, in *span; NULL: it has none. */
-static dt_err replace_in(const dt_encoder *e, dt_span *span, char **owned)
-{
-    const size_t n_what = strlen(e->what), n_by = strlen(e->by);
-    const char *from = span->text, *end = from + span->nbytes, *at;
-    size_t n = 0;
-    *owned = NULL;
-    for (at = from; from && (at = memmem(at, (size_t)(end - at), e->what, n_what)); at += n_what) n++;
-    if (n == 0) return DT_OK;
-    char *to = malloc(span->nbytes + n * n_by);
-    DT_CHECK(to, DT_ERR_MEMORY, "out of memory for a text of %zu bytes", span->nbytes);
-    *owned = to;
-    while ((at = memmem(from, (size_t)(end - from), e->what, n_what))) {
-        memcpy(to, from, (size_t)(at - from));
-        memcpy(to + (at - from), e->by, n_by);
-        to += (size_t)(at - from) + n_by;
-        from = at + n_what;
-    }
-    memcpy(to, from, (size_t)(end - from));
-    span->text = *owned;
-    span->nbytes = (size_t)(to + (end - from) - *owned);
-    return DT_OK;
-}
-
 static dt_err encode_replaced(dt_encoder *e, const dt_span *spans, int n_spans, unsigned flags, dt_ids *ids,
                               int64_t *ends)
 {
@@ -119,7 +95,10 @@ static dt_err encode_replaced(dt_encoder *e, const dt_span *spans, int n_spans, 
     dt_err err = copy && owned ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d spans", n_spans);
     for (int i = 0; i < n_spans && err == DT_OK; i++) {
         copy[i] = spans[i];
-        err = replace_in(e, &copy[i], &owned[i]);
+        if (!spans[i].text) continue;
+        if (!dt_text_replace(spans[i].text, &copy[i].nbytes, e->what, e->by, &owned[i]))
+            err = dt_fail(DT_ERR_MEMORY, "out of memory for a text of %zu bytes", spans[i].nbytes);
+        if (owned[i]) copy[i].text = owned[i];
     }
     if (err == DT_OK) err = e->tokenizer->ops->encode(e, copy, n_spans, flags, ids, ends);
     for (int i = 0; owned && i < n_spans; i++) free(owned[i]);

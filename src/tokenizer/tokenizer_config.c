@@ -1,15 +1,8 @@
 /* tokenizer_config.c - tokens around texts, and the settings in files next to tokenizer.json.
  *
- * tokenizer_config.json takes precedence over special_tokens_map.json. Without either, BOS is the first
- * token that the post-processor adds and EOS the last, else a special token with a common name. The keys
- * add_bos_token and add_eos_token override the post-processor, as in transformers. */
+ * tokenizer_config.json takes precedence over special_tokens_map.json. Without either, BOS is the first token that the
+ * post-processor adds and EOS the last, else a special token with a common name. */
 #include "tokenizer_json.h"
-#include "dtrain/io/io.h"
-
-#include <stdlib.h>
-#include <unistd.h>
-
-enum { MAX_CONFIG = 64 << 20 };
 
 /* ---- post_processor ---------------------------------------------------------------------------------------------- */
 
@@ -68,42 +61,34 @@ static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab
     return read_id(&pair, json_array_get(pair.value, 1), "a token and its id", vocab, id);
 }
 
-static dt_err read_processor(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)
+typedef struct reader {
+    dt_post_processor *wrap;
+    const dt_vocab *vocab;
+} reader;
+
+/* A later processor puts its tokens around those of the ones before it. */
+static dt_err read_processor(void *self, const dt_spec *s, const char *type)
 {
-    const char *type;
-    dt_spec list;
-    dt_post_processor inner = *w, outer = {0};
-    DT_TRY(dt_spec_need_string(s, "type", &type));
-    if (strcmp(type, "Sequence") == 0) {
-        DT_TRY(dt_spec_only(s, "type processors"));
-        DT_TRY(dt_spec_need(s, "processors", JSON_ARRAY, &list));
-        for (size_t i = 0; i < json_array_size(list.value); i++) {
-            const dt_spec item = dt_spec_item(&list, i);
-            DT_TRY(read_processor(w, &item, vocab));
-        }
-        return DT_OK;
-    }
+    const reader *r = self;
+    dt_post_processor *w = r->wrap, outer = {0};
     if (strcmp(type, "ByteLevel") == 0) return dt_spec_only(s, "type add_prefix_space trim_offsets use_regex");
     if (strcmp(type, "TemplateProcessing") == 0) {
-        DT_TRY(read_template(&outer, s, vocab));
+        DT_TRY(read_template(&outer, s, r->vocab));
     } else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
         DT_TRY(dt_spec_only(s, "type sep cls trim_offsets add_prefix_space"));
-        DT_TRY(read_pair(s, "cls", vocab, &outer.before[0]));
-        DT_TRY(read_pair(s, "sep", vocab, &outer.after[0]));
+        DT_TRY(read_pair(s, "cls", r->vocab, &outer.before[0]));
+        DT_TRY(read_pair(s, "sep", r->vocab, &outer.after[0]));
         outer.n_before = outer.n_after = 1;
     } else {
         return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
     }
-    if (inner.n_before + outer.n_before > DT_POST_PROCESSOR_MAX ||
-        inner.n_after + outer.n_after > DT_POST_PROCESSOR_MAX)
+    if (w->n_before + outer.n_before > DT_POST_PROCESSOR_MAX || w->n_after + outer.n_after > DT_POST_PROCESSOR_MAX)
         return dt_spec_bad(s, NULL, "at most 16 tokens around a text");
-    memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
-    memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
-    outer.n_before += inner.n_before;
-    inner.n_after += outer.n_after;
-    memcpy(outer.after, inner.after, sizeof outer.after);
-    outer.n_after = inner.n_after;
-    *w = outer;
+    memmove(w->before + outer.n_before, w->before, (size_t)w->n_before * sizeof w->before[0]);
+    memcpy(w->before, outer.before, (size_t)outer.n_before * sizeof outer.before[0]);
+    memcpy(w->after + w->n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
+    w->n_before += outer.n_before;
+    w->n_after += outer.n_after;
     return DT_OK;
 }
 
@@ -111,7 +96,8 @@ dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const d
 {
     dt_spec s;
     *w = (dt_post_processor){0};
-    return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
+    if (!dt_spec_get(root, "post_processor", &s)) return DT_OK;
+    return dt_stage_read(&(reader){w, vocab}, &s, "processors", read_processor);
 }
 
 /* ---- files next to tokenizer.json -------------------------------------------------------------------------------- */

@@ -125,7 +125,7 @@ static dt_err read_added(dt_json_tokenizer *j, const dt_spec *root, bool rebuilt
 {
     dt_added_list tokens;
     bool changed;
-    dt_err err = dt_auto_tokens(&tokens, j->class, &j->files, root, &j->bpe.vocab, &changed, &j->n_own);
+    dt_err err = dt_auto_tokens(&tokens, j->class, &j->files, root, &j->bpe.vocab, &changed, &j->n_own, &j->named);
     if (err == DT_OK) err = dt_added_read(&j->added, &tokens, &j->bpe.vocab, &j->normalizer, m);
     if (err == DT_OK && (changed || rebuilt)) name_by(j, &tokens);
     dt_added_list_free(&tokens);
@@ -145,7 +145,6 @@ static dt_err read_stages(dt_json_tokenizer *j, const dt_spec *root, dt_matcher 
     DT_TRY(dt_bpe_read(&j->bpe, &model, j->splitter.ends_with_bytes));
     if (!j->bpe.of_bytes) DT_TRY(dt_splitter_map_bytes(&j->splitter));
     DT_TRY(read_added(j, root, rebuilt, m));
-    DT_TRY(dt_auto_names(&j->named, j->class, &j->files, root));
     DT_TRY(dt_post_processor_read(&j->wrap, root, &j->bpe.vocab));
     DT_TRY(dt_id_decoder_read(&j->decoder, root));
     const dt_err err = find_running(j, m, row);

@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dt_jinja *t;
     dt_jinja_result one, two;
     dt_error_clear();
-    if (dt_jinja_parse(&t, "fuzz", (const char *)data, size) != DT_OK) {
+    if (dt_jinja_parse(&t, "fuzz", (const char *)data, size, false) != DT_OK) {
         must(dt_error_message()[0] != '\0');
         return 0;
     }

@@ -17,7 +17,7 @@
 typedef struct dt_pieces {
     dt_span *span; /* [n] */
     bool *target;  /* [n] */
-    int n, n_alloc;
+    int n;
     char *owned; /* malloc'ed, a rendered text */
 } dt_pieces;
 /** Append a text of nbytes bytes, borrowed until dt_pieces_free. An empty text adds nothing. DT_ERR_MEMORY. */
@@ -120,13 +120,13 @@ typedef struct dt_message {
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
 typedef struct dt_image_names {
     const char **path; /* [n] */
-    int n, n_alloc;
+    int n;
 } dt_image_names;
 
 /** A conversation. {0} to begin; freed with dt_messages_free. */
 typedef struct dt_messages {
     dt_message *item;
-    int n, n_alloc;
+    int n;
     char **owned; /* malloc'ed texts, joined from parts */
     int n_owned;
     const char *image_text;  /* in: text of an image placeholder; NULL: parts of type image are refused */
@@ -217,8 +217,6 @@ dt_err dt_messages_place_images(dt_messages *m, int n);
 /** A text after n images, each image_text and, if `line`, a newline, as llava-hf's templates write them: malloc'ed,
  *  0-terminated. nbytes: in length of text, out of the result. NULL: no memory. */
 char *dt_text_after_images(const char *image_text, bool line, int n, const char *text, size_t *nbytes);
-/** The text with each `alias` replaced: malloc'ed, with its length in *nbytes; NULL: it has none, or no memory. */
-char *dt_text_without_alias(const char *alias, const char *image_text, const char *text, size_t *nbytes);
 /** Path of an image. A relative name is relative to folder, or if that is NULL, to the directory of the file that names
  *  it (NULL: the current directory). A file: URL is a path, with %20 and the like decoded. path: out [PATH_MAX].
  *  DT_ERR_DATA: too long, or another URL such as http:, which is not fetched. */
@@ -242,8 +240,6 @@ typedef struct dt_chat dt_chat;
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 /** Free a template. Safe on NULL. */
 void dt_chat_close(dt_chat *c);
-/** The template's name; of a tokenizer's own, its file. Borrowed. */
-const char *dt_chat_name(const dt_chat *c);
 /** The template's name and origin: "qwen2.5 (by name)", "models/x/tokenizer_config.json". Borrowed. */
 const char *dt_chat_source(const dt_chat *c);
 /** Warn of tokens that the template writes and the tokenizer lacks: <|NAME|>, and [NAME] if they are tokens. */

@@ -12,12 +12,16 @@
 
 typedef struct dt_jinja dt_jinja;
 
-/** Parse a template of nbytes bytes; nothing is borrowed. t: out, closed with dt_jinja_close; NULL on error. name: for
- *  messages, "chat_template.jinja". DT_ERR_DATA: "NAME: line N: what". DT_ERR_MEMORY. */
-dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t nbytes);
-/** As dt_jinja_parse, with the settings of lm-evaluation-harness, for templates of prompts: white space is kept as
- *  written, and using an undefined variable is an error. */
-dt_err dt_jinja_parse_strict(dt_jinja **t, const char *name, const char *text, size_t nbytes);
+/** Parse a template. Nothing is borrowed.
+ *
+ *  t       out  closed with dt_jinja_close; NULL on error
+ *  name    for messages, "chat_template.jinja"
+ *  text    in  [nbytes]
+ *  strict  the settings of lm-evaluation-harness, for templates of prompts: white space is kept as written, and using
+ *          an undefined variable is an error
+ *
+ *  DT_ERR_DATA: "NAME: line N: what". DT_ERR_MEMORY. */
+dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t nbytes, bool strict);
 /** Free a template. Safe on NULL. */
 void dt_jinja_close(dt_jinja *t);
 
@@ -32,6 +36,7 @@ typedef struct dt_jinja_result {
     size_t nbytes;
     dt_jinja_part *generated; /* malloc'ed: what {% generation %} blocks wrote, in order */
     int n_generated;          /* blocks inside a macro or a block that is captured do not count, as in transformers */
+    bool has_blocks;          /* the template has {% generation %} blocks, also ones that were not evaluated */
     bool raised;              /* the template called raise_exception */
     bool dated;               /* the template used the time */
 } dt_jinja_result;

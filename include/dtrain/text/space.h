@@ -10,5 +10,8 @@ size_t dt_space_length(const char *text, size_t n);
 size_t dt_space_before(const char *text, size_t n);
 /** Length of a text without white space at its end. */
 size_t dt_space_trimmed(const char *text, size_t n);
+/** The same for characters with the property White_Space, without the separators U+001C to U+001F. */
+size_t dt_white_before(const char *text, size_t n);
+size_t dt_white_trimmed(const char *text, size_t n);
 
 #endif

@@ -26,6 +26,16 @@ char *dt_utf8_repair(const char *text, size_t nbytes, size_t *repaired_nbytes);
 /** Length of the longest prefix of a text of n bytes that is valid UTF-8. */
 size_t dt_utf8_valid(const char *text, size_t n);
 
+/** A copy of a text with each `what` replaced by `by`, from left to right.
+ *
+ *  text    in [*nbytes]
+ *  nbytes  in: length of text, out: length of the copy
+ *  what    not empty
+ *  copy    out, malloc'ed, with a 0 appended; NULL: text does not contain `what`, and *nbytes is unchanged
+ *
+ *  False: out of memory. */
+bool dt_text_replace(const char *text, size_t *nbytes, const char *what, const char *by, char **copy);
+
 /* ---- growing text buffers ---------------------------------------------------------------------------------------- */
 
 /** A growing text. {0} to begin. */
