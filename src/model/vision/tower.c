@@ -206,7 +206,7 @@ static dt_err average(const dt_model *m, const void *features)
     DT_TRY(m->ops->embedding_backward(m->dev, features, t->square, t->row, t->sum, n_gathered(v), C, m->opt.dtype,
                                       DT_F32, m->stream));
     DT_TRY(m->ops->scale(m->dev, t->sum, of_square(v), t->sum, DT_F32, n, m->stream));
-    return m->ops->convert(m->dev, t->sum, DT_F32, v->projector.x, m->opt.dtype, n, m->stream);
+    return m->ops->convert(m->dev, t->sum, DT_F32, v->projector->x, m->opt.dtype, n, m->stream);
 }
 
 dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by)
@@ -218,7 +218,7 @@ dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by)
     *m->in_use = m; /* the language model has not yet used the activations that the tower borrows */
     if (err != DT_OK || v->n_images == 0) return err;
     if (v->config->projector.average > 1) return average(m, t->model->hidden);
-    return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->projector.x, n_gathered(v), t->model->C,
+    return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->projector->x, n_gathered(v), t->model->C,
                                m->opt.dtype, m->stream);
 }
 
@@ -227,7 +227,7 @@ static const struct projector *deep_of(const dt_model *tower, const struct stage
 {
     const struct vision *v = tower->owner;
     for (int k = 0; v && s->role == DT_UNIT_ENCODER && k < v->config->n_deepstack; k++)
-        if (v->config->deepstack[k] == s->block.layer) return &v->deep[k];
+        if (v->config->deepstack[k] == s->block.layer) return &v->projector[1 + k];
     return NULL;
 }
 
@@ -254,7 +254,7 @@ static dt_err average_backward(const dt_model *m, void *dfeatures)
 {
     const struct vision *v = m->vision;
     const int64_t C = v->tower.model->C;
-    void *dx = v->projector.dx;
+    void *dx = v->projector->dx;
     DT_TRY(m->ops->scale(m->dev, dx, of_square(v), dx, m->opt.dtype, dt_vision_rows(v) * C, m->stream));
     return m->ops->gather_rows(m->dev, dx, v->tower.square, dfeatures, n_gathered(v), C, m->opt.dtype, m->stream);
 }
@@ -267,7 +267,7 @@ dt_err dt_tower_backward(const dt_model *m)
         DT_TRY(average_backward(m, t->s.dx));
     } else if (v->n_images > 0) {
         DT_TRY(m->ops->zero(m->dev, t->s.dx, (size_t)(t->n_tok * t->C) * t->elem, m->stream));
-        DT_TRY(m->ops->scatter_rows(m->dev, v->projector.dx, v->tower.row, t->s.dx, n_gathered(v), t->C, m->opt.dtype,
+        DT_TRY(m->ops->scatter_rows(m->dev, v->projector->dx, v->tower.row, t->s.dx, n_gathered(v), t->C, m->opt.dtype,
                                     m->stream));
     }
     t->have_dx = true;
