@@ -106,44 +106,29 @@ static const struct module NEXT_BLOCK[MAX_MODULES] = {
 };
 
 #define DELTA_KEYS                                                                                                     \
-    ROTARY_KEYS, {"attention_bias", NULL}, {"full_attention_interval", NULL}, {"linear_num_key_heads", NULL},          \
-        {"linear_num_value_heads", NULL}, {"linear_key_head_dim", NULL}, {"linear_value_head_dim", NULL},              \
-    {                                                                                                                  \
-        "linear_conv_kernel_dim", NULL                                                                                 \
-    }
+    ROTARY_KEYS "attention_bias, full_attention_interval, linear_num_key_heads, linear_num_value_heads, "              \
+                "linear_key_head_dim, linear_value_head_dim, linear_conv_kernel_dim, "
 
 const dt_family dt_family_qwen3_5_text = {
     .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
     .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS},
+    .keys = DELTA_KEYS,
     .read = read,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm};
+    TABLES(BLOCK, dt_steps_pre_norm)};
 
 const dt_family dt_family_qwen3_5_moe_text = {
     .name = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextForSequenceClassification", "qwen3_5_moe"},
     .missing = {2048, 40, 16, 2, 256, 512, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}},
+    .keys = DELTA_KEYS MIXTURE_KEYS "shared_expert_intermediate_size",
     .read = read_moe,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
+    TABLES(BLOCK, dt_steps_pre_norm),
     .fused = {FUSED_EXPERTS(true)}};
 
 const dt_family dt_family_qwen3_next = {
     .name = {"qwen3_next", "Qwen3NextForCausalLM", "Qwen3NextForSequenceClassification"},
     .peft_names_experts = true,
     .missing = {2048, 48, 16, 2, 256, 5632, 151936, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}, {"norm_topk_prob", NULL}},
+    .keys = DELTA_KEYS MIXTURE_KEYS "shared_expert_intermediate_size, norm_topk_prob",
     .read = read_next,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = NEXT_BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
+    TABLES(NEXT_BLOCK, dt_steps_pre_norm),
     .fused = {FUSED_EXPERTS(false)}};
