@@ -20,12 +20,10 @@ dt_err dt_pretrained_untie(dt_pretrained *p)
     json_t *inner = json_object_get(root, "text_config");
     json_object_set_new(root, key, json_false());
     if (json_is_object(inner)) json_object_set_new(inner, key, json_false());
-    char *text = json_dumps(root, JSON_INDENT(2));
+    const dt_err err = dt_json_store(&p->model_config, p->config_name, root);
     json_decref(root);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for its text", p->config_name);
-    free(p->model_config);
-    p->model_config = text, p->unties = true;
-    return DT_OK;
+    p->unties = err == DT_OK;
+    return err;
 }
 
 static bool ends_as(const char *name, const char *end)

@@ -179,9 +179,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     DT_TRY(dt_model_config_from_json(mc, source));
     if (inline_only) { /* required by other programs that read config.json */
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
-        free(mc->json);
-        mc->json = json_dumps(root, JSON_INDENT(2));
-        DT_CHECK(mc->json, DT_ERR_MEMORY, "out of memory for the text of the model's configuration");
+        DT_TRY(dt_json_store(&mc->json, source->file, root));
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
@@ -241,9 +239,7 @@ dt_err dt_model_config_set_losses(const dt_config *cfg, const char *name, char *
     DT_TRY(dt_json_parse(&root, name, *json_text, strlen(*json_text), 0));
     json_t *inner = json_object_get(root, "text_config");
     dt_err err = merge_inline(cfg, "output_router_logits, router_aux_loss_coef", json_is_object(inner) ? inner : root);
-    char *text = err == DT_OK ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
-    if (text) free(*json_text), *json_text = text;
+    if (err == DT_OK) err = dt_json_store(json_text, name, root);
     json_decref(root);
     return err;
 }
