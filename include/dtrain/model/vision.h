@@ -22,6 +22,7 @@ typedef struct dt_tower {
     int64_t patch_size;
     double norm_eps;
     int act;
+    int64_t image_size, n_blocks, hidden_size, intermediate_size, n_heads; /* image_size 0: of grids */
     const int32_t *tokens; /* [3]: image_token and around, as in dt_vision_config */
     bool crops;            /* its image processor crops */
     bool class_row;        /* a class token precedes the patches */
@@ -37,9 +38,9 @@ typedef struct dt_tower {
     bool interpolates;          /* has a square table of positions, which is interpolated */
     bool interleaved;           /* mrope_interleaved */
     bool text_alone;            /* without images, the text model of files is used (DT_MODEL_USUAL) */
-    /* values of missing keys: depth, hidden_size, intermediate_size, window_size in pixels (0: no windows),
-     * fullatt_block_indexes, mrope_section, deepstack_visual_indexes (-1: the tower has none) */
-    int64_t n_blocks, hidden_size, intermediate_size, window_size, full_blocks[4], sections[3], deepstack[3];
+    /* values of missing keys: window_size in pixels (0: no windows), fullatt_block_indexes, mrope_section,
+     * deepstack_visual_indexes (-1: the tower has none) */
+    int64_t window_size, full_blocks[4], sections[3], deepstack[3];
 } dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */

@@ -202,9 +202,9 @@ static const dt_family INTERN = {
 /* Towers of one form; what follows are tokens of images and what differs. */
 #define QWEN3_FORM(type, language, class, ...)                                                                         \
     {                                                                                                                  \
-        type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, __VA_ARGS__,          \
-            .text = &language, .architecture = class, .names = QWEN3_NAMES, .interpolates = true, .interleaved = true, \
-            .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304                                             \
+        type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, 0, 27, 1152, 4304, 16, \
+            __VA_ARGS__, .text = &language, .architecture = class, .names = QWEN3_NAMES, .interpolates = true,         \
+            .interleaved = true                                                                                        \
     }
 #define QWEN3_VL(type, language, class)                                                                                \
     QWEN3_FORM(type, language, class, QWEN_VL, .sections = {24, 20, 20}, .deepstack = {8, 16, 24})
@@ -217,23 +217,23 @@ static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151
                      INTERNVL[] = {151667, -1, -1};
 
 static const dt_tower TOWERS[] = {
-    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, .crops = true,
-     .class_row = true},
-    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, LLAVA,
-     .pools = true},
-    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU, QWEN_VL,
-     .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
-     .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
+    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, 224, 12, 768, 3072, 12,
+     LLAVA, .crops = true, .class_row = true},
+    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, 224, 12, 768, 3072,
+     12, LLAVA, .pools = true},
+    {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU, 0, 32, 3584,
+     3420, 16, QWEN_VL, .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
+     .window_size = 112, .full_blocks = {7, 15, 23, 31},
      .sections = {16, 24, 24}, .deepstack = {-1}},
     QWEN3_VL("qwen3_vl", QWEN3_TEXT, "Qwen3VLForConditionalGeneration"),
     QWEN3_VL("qwen3_vl_moe", QWEN3_MOE_TEXT, "Qwen3VLMoeForConditionalGeneration"),
-    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, .pools = true,
-     .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
+    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, 224, 12, 768, 3072,
+     12, GEMMA, .pools = true, .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
     QWEN3_5("qwen3_5", dt_family_qwen3_5_text, "Qwen3_5ForConditionalGeneration"),
     QWEN3_5("qwen3_5_moe", dt_family_qwen3_5_moe_text, "Qwen3_5MoeForConditionalGeneration"),
-    {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, INTERNVL,
-     .class_row = true, .architecture = "InternVLForConditionalGeneration", .around = {"<img>", "</img>"},
-     .tiles = true, .n_blocks = 24, .hidden_size = 1024, .intermediate_size = 4096},
+    {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, 448, 24, 1024, 4096, 16,
+     INTERNVL, .class_row = true, .architecture = "InternVLForConditionalGeneration", .around = {"<img>", "</img>"},
+     .tiles = true},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 
