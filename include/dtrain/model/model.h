@@ -244,6 +244,9 @@ enum {
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);
 /** Free the units and their tables. Safe on NULL. */
 void dt_model_free_units(dt_unit *units, int n_units);
+#define DT_LANGUAGE_PREFIX "language_model." /* of all tensors of the language model in a vision-language model */
+/** The name without this prefix. */
+const char *dt_model_of_language(const char *name);
 /** Is it a matrix with one row per token of the vocabulary: the embedding, or an untied head? */
 bool dt_model_is_vocabulary(const dt_tensor *t);
 /** Module number i with such a matrix, of any family: "lm_head". Names occur several times. NULL after the last. */
