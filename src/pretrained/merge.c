@@ -124,10 +124,10 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
         for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
 }
 
-static dt_err turn(float **matrix, const dt_tensor *t)
+dt_err merge_turn(float **matrix, const dt_tensor *t)
 {
     float *turned = malloc(whole_nbytes(t));
-    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for an adapter");
+    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for the transpose of `%s`", t->name);
     transpose(*matrix, t->shape[0], t->shape[1], turned);
     free(*matrix);
     *matrix = turned;
@@ -150,8 +150,8 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
     if (!turned) return DT_OK;
     float *const of_a = d->right;
     d->right = d->left, d->left = of_a;
-    DT_TRY(turn(&d->left, a));
-    return turn(&d->right, b);
+    DT_TRY(merge_turn(&d->left, a));
+    return merge_turn(&d->right, b);
 }
 
 dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, float **whole)
@@ -385,23 +385,29 @@ static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
-dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters)
+static dt_err add_to_slot(merge_delta *d, dt_comm *comm, const dt_stored_slot *s)
+{
+    if (!merge_has(d, s, s->tensor->name)) return DT_OK;
+    DT_TRY(merge_gather(d, comm, s, s->tensor->name, DT_OK));
+    return dt_comm_agree(comm, add_to_own(s->of->zero, s, d));
+}
+
+dt_err merge_each(dt_comm *comm, dt_zero *z, dt_zero *adapters, merge_use *use)
 {
     const dt_saved_model of = {.zero = z};
-    dt_stored_slot *slots;
-    int n;
+    dt_stored_slot *slots = NULL;
+    int n = 0;
     merge_delta d = {0};
     dt_err err = dt_stored_slots(&of, 1, &slots, &n);
     if (err == DT_OK) err = merge_open(&d, adapters);
     err = dt_comm_agree(comm, err);
     for (int i = 0; i < n && err == DT_OK; i++) {
-        const char *weight = slots[i].tensor->name;
-        if (!merge_has(&d, &slots[i], weight)) continue;
-        err = merge_gather(&d, comm, &slots[i], weight, DT_OK);
-        if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
+        err = use(&d, comm, &slots[i]);
         merge_free(&d);
     }
     merge_close(&d);
     free(slots);
     return err == DT_OK ? dt_comm_agree(comm, dt_zero_state_written(z)) : err;
 }
+
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters) { return merge_each(comm, z, adapters, add_to_slot); }

@@ -118,7 +118,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     return DT_OK;
 }
 
-static dt_err open_file(dt_safetensors *s, const char *dir, char path[PATH_MAX])
+dt_err peft_open(dt_safetensors *s, const char *dir, char path[PATH_MAX])
 {
     char pickled[PATH_MAX];
     if (dt_is_in(path, dir, DT_PEFT_TENSORS)) return dt_safetensors_open(s, path);
@@ -136,7 +136,7 @@ dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt
     dt_lora lora = {0};
     DT_TRY(dt_lora_read(&lora, dir));
     locate_job job = {.lora = &lora, .s = &s, .file = path};
-    dt_err err = open_file(&s, dir, path);
+    dt_err err = peft_open(&s, dir, path);
     if (err == DT_OK && !(job.used = calloc((size_t)s.n_tensors + 1, sizeof *job.used)))
         err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", dir, s.n_tensors);
     if (err == DT_OK) err = locate_all(&job, slots, n_slots, map);

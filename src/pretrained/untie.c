@@ -26,12 +26,6 @@ dt_err dt_pretrained_untie(dt_pretrained *p)
     return err;
 }
 
-static bool ends_as(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* The tensor in the file of a module that is trained as a whole; NULL: there is none. */
 static const dt_st_tensor *find_saved(const dt_safetensors *s, const dt_lora *l, const char *const *modules)
 {
@@ -39,9 +33,9 @@ static const dt_st_tensor *find_saved(const dt_safetensors *s, const dt_lora *l,
         for (const char *const *m = modules; *m; m++) {
             char end[64];
             snprintf(end, sizeof end, ".%s.weight", *m);
-            for (int k = 0; ends_as(l->modules_to_save.list[i], *m) && k < s->n_tensors; k++) {
+            for (int k = 0; dt_has_ending(l->modules_to_save.list[i], *m) && k < s->n_tensors; k++) {
                 const char *name = s->tensors[k].name;
-                if (ends_as(name, end) && !strstr(name, ".modules_to_save.") && !strstr(name, ".original_module."))
+                if (dt_has_ending(name, end) && !strstr(name, ".modules_to_save.") && !strstr(name, ".original_module."))
                     return &s->tensors[k];
             }
         }

@@ -131,8 +131,8 @@ union dt_mesh;
 const char *dt_model_undivided(const dt_model_config *mc, int n);
 /** Why ranks cannot divide the tokens of a batch of this model; NULL: they can. */
 const char *dt_model_undivided_tokens(const dt_model_config *mc);
-/** dt_model_make_units, or dt_model_make_value_units with n_labels, for a rank of a mesh: with its part of the tensors
- *  that the axis tp divides. */
+/** dt_model_make_units, or dt_model_make_value_units if n_labels is not 0, for a rank of a mesh: with its part of the
+ *  tensors that the axis tp divides. mesh NULL: whole tensors. */
 dt_err dt_model_make_parts(const dt_model_config *mc, int64_t n_labels, const union dt_mesh *mesh, dt_unit **units,
                            int *n_units);
 /** Number of layers with linear attention. */
