@@ -320,16 +320,10 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->tied = m->mc->tie_word_embeddings && !scalar;
     m->n_labels = !scalar ? 0 : w ? w->shape[0] : m->C;
     m->final_norm = norm_of(m, u, of, SLOT_FINAL_NORM);
-    m->head = (struct linear){.n_in = m->C,
-                              .n_out = scalar ? m->n_labels : m->V,
-                              .w_ld = m->C,
-                              .n_rows = 1,
-                              .in_fp32 = true,
-                              .layer = HEAD_LAYER};
-    m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
-    m->head.w = m->tied ? m->wte : at(w);
-    if (scalar && w) m->head.b = at(find_part(u, k->name, "bias"));
-    if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{k->name}, {m->V}});
+    m->head = dt_linear_at(m, u, k->name, m->C, scalar ? m->n_labels : m->V);
+    m->head.in_fp32 = true;
+    m->head.site = SLOT_QKV; /* key of dropout */
+    if (m->tied) m->head.w = m->wte;
     DT_EXPECT(dt_exists(m->final_norm.w) && (scalar || dt_exists(m->head.w)));
     return DT_OK;
 }

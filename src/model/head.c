@@ -256,10 +256,10 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
     return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;
 }
 
-dt_err dt_head_fetch(dt_model *m, const dt_head_results *out)
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out, float *list[N_RESULTS])
 {
     const size_t n = (size_t)m->n_rows;
-    float *list[N_RESULTS];
+    const int64_t first = m->part.first_target;
     list_results(out, list);
     DT_EXPECT(m->have_results);
     for (int i = 0; i < N_RESULTS; i++) DT_EXPECT(m->asked.real[i] || !list[i]);
@@ -268,8 +268,8 @@ dt_err dt_head_fetch(dt_model *m, const dt_head_results *out)
     if (m->n_rows == 0) return DT_OK;
     m->tokens_span.moving = m->rows_span.moving = false; /* queued earlier on the same stream, hence complete */
     for (int i = 0; i < N_RESULTS; i++)
-        if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
-    if (out->hit) memcpy(out->hit, m->asked.hit, n);
+        if (list[i]) memcpy(list[i] + first, m->asked.real[i], n * sizeof *list[i]);
+    if (out->hit) memcpy(out->hit + first, m->asked.hit, n);
     return DT_OK;
 }
 

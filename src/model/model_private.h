@@ -680,7 +680,8 @@ dt_err dt_layers_backward(dt_model *m);
 /* head.c */
 /** Results for the rows with a target; grads: also gradients, and s.dx. */
 dt_err dt_head_run(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted, bool grads);
-dt_err dt_head_fetch(dt_model *m, const dt_head_results *out);
+/** Copy the requested results of this rank's targets to their place among all targets. list: out, the arrays of out. */
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out, float *list[N_RESULTS]);
 
 /* values.c: the outputs of a scalar head, and from their gradients those of the head, and s.dx */
 dt_err dt_values_forward(dt_model *m, float *value);

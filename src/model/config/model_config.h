@@ -15,6 +15,8 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root);
 dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc);
 /** The object with the rotary parameters that apply. False: none. */
 bool dt_model_rope_object(const dt_spec *root, dt_spec *rope);
+/** Read layer_types, if it is given: layers with full attention, and with windows or with linear attention. */
+dt_err dt_model_read_layer_types(const dt_spec *root, dt_model_config *mc, bool linear);
 /** use: layers have windows as mc->layers says, unless layer_types says otherwise; false: none may have one. */
 dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use);
 /** Read an activation's name; *act is unchanged if the key is missing. */

@@ -4,27 +4,14 @@
  * a gate. Qwen3-Next has other matrices before linear attention: their rows are grouped by key head. */
 #include "moe.h"
 #include <inttypes.h>
-#include <string.h>
 
-static dt_err read_layer_types(const dt_spec *root, dt_model_config *mc)
+/* Every interval-th layer has full attention, unless layer_types says otherwise. */
+static dt_err read_layers(const dt_spec *root, dt_model_config *mc)
 {
-    dt_spec list;
-    char expected[96];
     int64_t interval = 4;
     DT_TRY(dt_spec_int(root, "full_attention_interval", 1, INT32_MAX, &interval));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].linear = (i + 1) % interval != 0;
-    if (!dt_spec_get(root, "layer_types", &list)) return DT_OK;
-    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or linear_attention",
-             mc->num_hidden_layers);
-    if (!json_is_array(list.value) || (int64_t)json_array_size(list.value) != mc->num_hidden_layers)
-        return dt_spec_bad(&list, NULL, expected);
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
-        const char *word = json_string_value(json_array_get(list.value, (size_t)i));
-        mc->layers[i].linear = word && strcmp(word, "linear_attention") == 0;
-        if (!word || (!mc->layers[i].linear && strcmp(word, "full_attention") != 0))
-            return dt_spec_bad(&list, NULL, expected);
-    }
-    return DT_OK;
+    return dt_model_read_layer_types(root, mc, true);
 }
 
 static dt_err read_sizes(const dt_spec *root, dt_model_config *mc)
@@ -53,7 +40,7 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     /* transformers uses it after the convolution, too, where dtrain has silu */
     if (mc->act != DT_ACT_SILU) return dt_spec_bad(root, "hidden_act", "silu");
     DT_TRY(read_sizes(root, mc));
-    return read_layer_types(root, mc);
+    return read_layers(root, mc);
 }
 
 /* All layers have experts, whose weights always add up to 1. */
