@@ -6,7 +6,7 @@
  * No token is dropped. There are T k rows in any case, so the host need not know how many each expert gets. Sums over a
  * token's experts have a fixed order: results do not depend on the number of threads, nor on other tokens.
  *
- * Backward computes the gradient of a weight from the activations in front of down_e, which exist anyway:
+ * Backward computes the gradient of a weight from the inputs of down_e, which exist anyway:
  * dw_te = dy_t . (D_e act + b_e) = (D_e^T dy_t) . act + dy_t . b_e, for down_e with the matrix D_e and the bias b_e, if
  * it has one. The outputs of the experts are therefore not kept. */
 #include "mixer.h"
@@ -238,7 +238,7 @@ static dt_err router_backward(const dt_model *m, const struct block *b, const dt
                               const void *x, void *low)
 {
     const struct linear *router = &b->linear[SLOT_ROUTER];
-    const bool adapted = router->n_low > 0; /* its adapter has the place of the addend */
+    const bool adapted = router->n_low > 0; /* its adapter replaces the addend */
     const struct with_matmul with = {.addend = adapted ? NULL : m->s.dnorm, .low = low};
     void *dx = adapted ? m->s.rows : m->s.dnorm;
     DT_TRY(dt_linear_backward(m, router, w, g, x, m->C, m->s.dlogits, m->E, dx, m->C, with, m->n_tok));

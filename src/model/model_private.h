@@ -152,7 +152,7 @@ struct draws {
 
 /** A scalar head processes all tokens at once. */
 struct value_work {
-    void *y, *dy;         /* [T,C]: after the final norm, gradient */
+    void *y, *dy; /* [T,C]: after the final norm, gradient */
     struct norm_stats stats;
     float *host, *device; /* [T, n_labels]: values, then their gradients */
     void *dvalue;         /* the gradients in the activations' type; NULL if that is fp32 */

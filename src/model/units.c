@@ -163,8 +163,10 @@ static dt_err add_all(const struct builder *b, const struct module *of, int firs
     return DT_OK;
 }
 
-dt_err dt_units_build(const struct builder *b, const struct module *of)
+dt_err dt_units_build(const struct builder *b, dt_unit_role role, const char *name, const struct module *of)
 {
+    b->unit->role = role;
+    snprintf(b->unit->name, sizeof b->unit->name, "%s", name);
     for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
         DT_TRY(add_all(b, of, first, end, false));
@@ -178,22 +180,15 @@ static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_
     const int n_blocks = (int)mc->num_hidden_layers;
     const char *inside = mc->vision ? DT_LANGUAGE_PREFIX : "";
     struct builder b = {.mc = mc, .n_labels = n_labels, .unit = u};
+    char name[24];
     snprintf(b.prefix, sizeof b.prefix, "%s", inside);
-    if (i == 0) {
-        snprintf(u->name, sizeof u->name, "embed");
-        u->role = DT_UNIT_EMBEDDING;
-        return dt_units_build(&b, mc->family->embed);
-    }
-    if (i > n_blocks) {
-        snprintf(u->name, sizeof u->name, "head");
-        u->role = n_labels != 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
-        return dt_units_build(&b, mc->family->head);
-    }
-    snprintf(u->name, sizeof u->name, "block.%d", i - 1);
-    u->role = DT_UNIT_BLOCK;
+    if (i == 0) return dt_units_build(&b, DT_UNIT_EMBEDDING, "embed", mc->family->embed);
+    if (i > n_blocks)
+        return dt_units_build(&b, n_labels != 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD, "head", mc->family->head);
+    snprintf(name, sizeof name, "block.%d", i - 1);
     b.layer = dt_model_layer(mc, i - 1);
     snprintf(b.prefix, sizeof b.prefix, "%s%s%d.", inside, mc->family->blocks, i - 1);
-    return dt_units_build(&b, mc->family->block);
+    return dt_units_build(&b, DT_UNIT_BLOCK, name, mc->family->block);
 }
 
 static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)

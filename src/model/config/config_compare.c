@@ -269,7 +269,8 @@ static void compare_vision(const struct pair *p)
     compare_words(p, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         compare_ints(p, numbers[i].name, numbers[i].a, numbers[i].b);
-    compare_words(p, "vision_config.hidden_act", dt_activation_name(a->blocks->act), dt_activation_name(b->blocks->act));
+    compare_words(p, "vision_config.hidden_act", dt_activation_name(a->blocks->act),
+                  dt_activation_name(b->blocks->act));
     compare_words(p, "projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
                   dt_activation_name((dt_activation)b->projector.act));
     compare_reals(p, "vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps);

@@ -106,7 +106,6 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
 #define EXPERT_KEYS                                                                                                    \
     "attention_bias, num_experts, num_experts_per_tok, moe_intermediate_size, n_shared_experts, norm_topk_prob, "      \
     "first_k_dense_replace, n_group, topk_group, routed_scaling_factor, "
-#define EXPERT_NAMES {"num_experts", "n_routed_experts"}
 
 /* ---- DeepSeek ---------------------------------------------------------------------------------------------------- */
 
@@ -193,7 +192,7 @@ const dt_family dt_family_deepseek_v3 = {
     .missing = {7168, 61, 128, 128, 64, 18432, 129280, 4096, 1e-6, 0, 1, -1},
     TABLES(V3_BLOCK, LATENT_STEPS),
     .keys = ROTARY_KEYS EXPERT_KEYS LATENT_KEYS,
-    .names = {EXPERT_NAMES},
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_v3};
 
 const dt_family dt_family_deepseek_v2 = {
@@ -203,7 +202,7 @@ const dt_family dt_family_deepseek_v2 = {
     .missing = {4096, 32, 32, 0, 64, 11008, 102400, 2048, 1e-6, 1, 2, -1},
     TABLES(V2_BLOCK, LATENT_STEPS),
     .keys = ROTARY_KEYS EXPERT_KEYS LATENT_KEYS,
-    .names = {EXPERT_NAMES},
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_v2};
 
 /* ---- GLM-4.5 ----------------------------------------------------------------------------------------------------- */
@@ -227,5 +226,5 @@ const dt_family dt_family_glm4_moe = {
     .missing = {4096, 46, 96, 8, 128, 10944, 151552, 131072, 1e-5, -1, -1, -1, .partial_rotary_factor = 0.5},
     TABLES(GLM_BLOCK, dt_steps_pre_norm),
     .keys = ROTARY_KEYS EXPERT_KEYS,
-    .names = {EXPERT_NAMES},
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_glm};

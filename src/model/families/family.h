@@ -221,7 +221,7 @@ struct builder {
     int64_t patch_size; /* of a tower */
     int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };
-/** Append the tensors of a layer's modules. units.c */
-dt_err dt_units_build(const struct builder *b, const struct module *of);
+/** Name the unit, and append the tensors of a layer's modules. units.c */
+dt_err dt_units_build(const struct builder *b, dt_unit_role role, const char *name, const struct module *of);
 
 #endif

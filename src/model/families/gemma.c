@@ -53,13 +53,12 @@ static const struct module BLOCK[MAX_MODULES] = {
 };
 
 #define GEMMA_KEYS ROTARY_KEYS "sliding_window, attention_bias"
-#define GEMMA_NAMES {"hidden_act", "hidden_activation"}
 
 const dt_family dt_family_gemma2 = {
     .name = {"gemma2", "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", NULL},
     .missing = {2304, 26, 8, 4, 256, 9216, 256000, 8192, 1e-6, 2, 1, 0, 0, 0, DT_ACT_GELU_TANH},
     .keys = GEMMA_KEYS,
-    .names = {GEMMA_NAMES},
+    .names = {{"hidden_act", "hidden_activation"}},
     .read = read_gemma2,
     TABLES(BLOCK, dt_steps_four_norms)};
 
@@ -68,6 +67,6 @@ const dt_family dt_family_gemma3_text = {
     .multimodal_tied = true,
     .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, 1e6, 1e4, DT_ACT_GELU_TANH},
     .keys = GEMMA_KEYS,
-    .names = {GEMMA_NAMES},
+    .names = {{"hidden_act", "hidden_activation"}},
     .read = read_gemma3,
     TABLES(BLOCK, dt_steps_four_norms)};

@@ -58,6 +58,7 @@ const dt_family dt_family_gpt_oss = {.name = {"gpt_oss", "GptOssForCausalLM", "G
                                      .missing = {2880, 36, 64, 8, 64, 2880, 201088, 131072, 1e-5, -1, -1, -1, 150000},
                                      TABLES(BLOCK, dt_steps_pre_norm),
                                      .fused = {FUSED_EXPERTS(true)},
-                                     .keys = ROTARY_KEYS "sliding_window, attention_bias, num_experts, num_experts_per_tok, " LOSS_KEYS,
+                                     .keys = ROTARY_KEYS
+                                     "sliding_window, attention_bias, num_experts, num_experts_per_tok, " LOSS_KEYS,
                                      .names = {{"num_experts", "num_local_experts"}},
                                      .read = read};

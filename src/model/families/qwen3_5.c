@@ -66,7 +66,7 @@ static dt_err read_next(const dt_spec *root, dt_model_config *mc)
     return dt_moe_read_shared(root, mc);
 }
 
-/* Modules before and after the matrices in front of linear attention. */
+/* Modules before and after the matrices that linear attention starts with. */
 #define FULL_ROWS NORM_ROW(SLOT_NORM1, "input_layernorm"), ATTENTION_ROWS(SIZE_QG, FULL_ATTENTION)
 #define LINEAR_ROWS                                                                                                    \
     {SLOT_CONV, "linear_attn.conv1d", SIZE_M, SIZE_KERNEL, 0, 0, LINEAR_ATTENTION},                                    \

@@ -18,8 +18,7 @@ static bool adapters_drop(const dt_model *m)
     const struct vision *v = m->vision;
     bool adapted = false;
     for (int k = 0; k <= v->config->n_deepstack; k++)
-        for (int i = 0; i < DT_MAX_PROJECTOR_LAYERS; i++)
-            adapted = adapted || v->projector[k].layer[i].n_low > 0;
+        for (int i = 0; i < DT_MAX_PROJECTOR_LAYERS; i++) adapted = adapted || v->projector[k].layer[i].n_low > 0;
     return adapted && m->opt.training && m->opt.adapter_dropout > 0;
 }
 

@@ -167,8 +167,7 @@ static dt_err stage_features(const dt_model *m, uint8_t *images)
     const struct vision *v = m->vision;
     const size_t nbytes = (size_t)v->n_images * share_nbytes(m);
     copy_features(m, images, true);
-    for (int k = 0; k <= v->config->n_deepstack; k++)
-        DT_TRY(dt_span_ahead(m, &v->projector[k].features, nbytes));
+    for (int k = 0; k <= v->config->n_deepstack; k++) DT_TRY(dt_span_ahead(m, &v->projector[k].features, nbytes));
     return DT_OK;
 }
 

@@ -47,9 +47,9 @@ struct grids {
 enum { HIDDEN = DT_MAX_PROJECTOR_LAYERS - 1 };
 /** Intermediate output of a layer; on the device. */
 struct hidden {
-    void *pre;          /* before the activation */
-    void *act;          /* after the activation and dropout */
-    void *norm;         /* after the norm; equals act without a norm */
+    void *pre;  /* before the activation */
+    void *act;  /* after the activation and dropout */
+    void *norm; /* after the norm; equals act without a norm */
     struct norm_stats stats;
 };
 /** Mean of the rows of y, for images with one placeholder; on the device. */
@@ -67,8 +67,8 @@ struct projector {
     struct norm norm[HIDDEN];
     struct span features; /* precomputed; x is its device side */
     /* device */
-    void *x, *dx;               /* [max R, n_in]: input, and its gradient */
-    void *normed;               /* [R, n_in]: after pre; backward overwrites it with its gradient */
+    void *x, *dx; /* [max R, n_in]: input, and its gradient */
+    void *normed; /* [R, n_in]: after pre; backward overwrites it with its gradient */
     struct norm_stats pre_stats;
     struct hidden hidden[HIDDEN];
     void *y, *out;                     /* [R, D], [S, D] */
