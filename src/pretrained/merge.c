@@ -6,6 +6,7 @@
 #include "merge.h"
 #include "dtrain/adapter/adapter.h"
 #include "dtrain/device/nf4.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -64,22 +65,26 @@ typedef struct adapter_of {
     bool turned;
 } adapter_of;
 
+/* The tensors MODULE.part_a and MODULE.part_b; {0}: the module has no such adapter. */
+static adapter_of find_pair(const merge_delta *d, const char *module, size_t len, const char *part_a,
+                            const char *part_b, bool turned)
+{
+    const adapter_of found = {find_part(d, module, len, part_a), find_part(d, module, len, part_b), turned};
+    return found.a && found.b ? found : (adapter_of){0};
+}
+
 static adapter_of find_adapter(const merge_delta *d, const dt_tensor *t, const char *weight, bool in_first)
 {
+    static const char a[] = "lora_A.weight", b[] = "lora_B.weight";
     if (t->of_expert && t->fused.name) {
         const dt_tensor all = dt_tensor_fused(t);
-        const size_t len = strlen(all.name);
-        return (adapter_of){find_part(d, all.name, len, "lora_A.weight"), find_part(d, all.name, len, "lora_B.weight"),
-                            in_first};
+        return find_pair(d, all.name, strlen(all.name), a, b, in_first);
     }
-    adapter_of found = {find_slice(d, weight, "lora_A.weight"), find_slice(d, weight, "lora_B.weight"), in_first};
-    if (t->site == DT_SITE_PARAMETER)
-        return (adapter_of){find_part(d, weight, strlen(weight), "lora_A.weight"),
-                            find_part(d, weight, strlen(weight), "lora_B.weight"), in_first};
-    if (!found.a)
-        found =
-            (adapter_of){find_slice(d, weight, "lora_embedding_A"), find_slice(d, weight, "lora_embedding_B"), true};
-    return found.a && found.b ? found : (adapter_of){0};
+    if (t->site == DT_SITE_PARAMETER) return find_pair(d, weight, strlen(weight), a, b, in_first);
+    if (!dt_has_ending(weight, ".weight")) return (adapter_of){0};
+    const size_t len = strlen(weight) - strlen(".weight");
+    const adapter_of found = find_pair(d, weight, len, a, b, in_first);
+    return found.a ? found : find_pair(d, weight, len, "lora_embedding_A", "lora_embedding_B", true);
 }
 
 bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight)

@@ -33,7 +33,9 @@ static const dt_st_tensor *find_saved(const dt_safetensors *s, const dt_lora *l,
         for (const char *const *m = modules; *m; m++) {
             char end[64];
             snprintf(end, sizeof end, ".%s.weight", *m);
-            for (int k = 0; dt_has_ending(l->modules_to_save.list[i], *m) && k < s->n_tensors; k++) {
+            const char *saved = l->modules_to_save.list[i];
+            if (strcmp(saved, *m) != 0 && !dt_has_ending(saved, *m)) continue;
+            for (int k = 0; k < s->n_tensors; k++) {
                 const char *name = s->tensors[k].name;
                 if (dt_has_ending(name, end) && !strstr(name, ".modules_to_save.") &&
                     !strstr(name, ".original_module."))

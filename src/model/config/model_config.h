@@ -21,8 +21,8 @@ dt_err dt_model_read_layer_types(const dt_spec *root, dt_model_config *mc, bool 
 dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use);
 /** Read an activation's name; *act is unchanged if the key is missing. */
 dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activation *act);
-/** Read the vision part of a model with images into mc->vision. tower: its kind; NULL: LLaVA, with one of its towers. mc
- *  already holds the language model. */
+/** Read the vision part of a model with images into mc->vision. tower: its kind; NULL: LLaVA, with one of its towers.
+ *  mc already holds the language model. */
 dt_err dt_model_read_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc);
 /** Read the axes of its rotary positions. text: the object of the language model. */
 dt_err dt_model_read_axes(const dt_spec *text, const dt_tower *tower, dt_model_config *mc);
