@@ -48,8 +48,8 @@ ends_saying "and has no other" 64 'the checkpoint .* contains a vision tower' tr
 grpo=(run.task=grpo grpo.reward_funcs=length grpo.num_generations=2 grpo.max_completion_length=4 data.seq_len=64)
 ends "a task without images" 0 train 1 grpo "${grpo[@]}" data.train="$tmp/prompts.h5"
 is "takes the text model" "$(type_of "$tmp/grpo/hf")" "$text"
-ends_saying "but not of Gemma 3" 64 'or model.vision = none for its text model' train 1 no "${grpo[@]}" model.path=$gemma data.train="$tmp/gemma_prompts.h5"
-ends "unless the key says so" 0 train 1 gemma "${grpo[@]}" model.path=$gemma data.train="$tmp/gemma_prompts.h5" model.vision=none
+ends_saying "a task that takes none" 64 'or model.vision = none for its text model' train 1 no run.task=embed model.path=$gemma data.train="$tmp/gemma_prompts.h5"
+ends "the text model of Gemma 3, by the key" 0 train 1 gemma "${grpo[@]}" model.path=$gemma data.train="$tmp/gemma_prompts.h5" model.vision=none
 is "then it exports the text model" "$(type_of "$tmp/gemma/hf")" "gemma3_text Gemma3ForCausalLM"
 ends_saying "whole, without a tower" 64 'model.vision.*whole: .* has no vision tower' train 1 no model.path="$tmp/text/hf" model.vision=whole
 ends_saying "none, with another tower" 64 'model.vision.*none: vision.path' train 1 no model.vision=none vision.path=tests/data/vision/hf/clip_llama

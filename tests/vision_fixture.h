@@ -136,7 +136,11 @@ static inline bool ends_with(const char *name, const char *end)
 static inline void make_transparent(struct fixture *f)
 {
     const char *const layers = "language_model.model.layers.";
+    dt_model_close(f->r.model);
     f->r.mc.norm_eps = 0x1p20;
+    assert_int_equal(
+        dt_model_open(&f->r.model, &f->r.mc, &f->r.opt, f->r.units, f->r.n_units, &f->r.dev, &f->r.source, NULL, NULL),
+        DT_OK);
     for (int u = 0; u < f->r.n_units; u++)
         for (int i = 0; i < f->r.units[u].n_tensors; i++) {
             const dt_tensor *t = &f->r.units[u].tensors[i];

@@ -60,20 +60,20 @@ static int64_t rank_of(const dt_lora *l, const struct path *p)
     return (int64_t)value_of(l->rank_pattern, l->n_rank_pattern, p, (double)l->r);
 }
 
+static double alpha_of(const dt_lora *l, const struct path *p)
+{
+    return value_of(l->alpha_pattern, l->n_alpha_pattern, p, l->alpha);
+}
+
 static double scale_of(const dt_lora *l, const struct path *p)
 {
-    const double r = (double)rank_of(l, p), alpha = value_of(l->alpha_pattern, l->n_alpha_pattern, p, l->alpha);
-    return alpha / (l->use_rslora ? sqrt(r) : r);
+    const double r = (double)rank_of(l, p);
+    return alpha_of(l, p) / (l->use_rslora ? sqrt(r) : r);
 }
 
 /* ---- which layers ------------------------------------------------------------------------------------------------ */
 
 static bool may_adapt(const dt_unit *u) { return u->role != DT_UNIT_SCALAR_HEAD; }
-
-/* Prefix of all tensor names of the language model in a vision-language model. */
-static const char LANGUAGE[] = "language_model.";
-
-static bool is_of_language(const char *name) { return strncmp(name, LANGUAGE, sizeof LANGUAGE - 1) == 0; }
 
 /* The part of a vision-language model that a tensor belongs to; of another model: the language model. */
 static const struct {
@@ -121,14 +121,14 @@ static bool is_site(const dt_lora *l, const dt_tensor *t)
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
 {
     *t = (dt_tensor){.n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}, .site = DT_SITE_NAMED};
-    snprintf(t->name, sizeof t->name, "%slm_head.weight", mc->vision ? LANGUAGE : "");
+    snprintf(t->name, sizeof t->name, "%slm_head.weight", mc->vision ? DT_LANGUAGE_PREFIX : "");
     return mc->tie_word_embeddings ? dt_units_find(units, n_units, DT_UNIT_HEAD) : -1;
 }
 
 static bool is_of_vocabulary(const char *module)
 {
     bool is = false;
-    if (is_of_language(module)) module += sizeof LANGUAGE - 1;
+    module = dt_model_of_language(module);
     for (int i = 0; dt_vocabulary_module(i); i++) is = is || strcmp(module, dt_vocabulary_module(i)) == 0;
     return is;
 }
@@ -184,14 +184,6 @@ static bool same_layers(const dt_lora *a, const dt_lora *b, const dt_model_confi
     return true;
 }
 
-/* Compare two lists of patterns for one module. The first matching pattern counts, so order matters only if two
- * patterns match the same module. */
-static bool same_values(const dt_module_value *a, int n_a, const dt_module_value *b, int n_b, const struct path *p,
-                        double otherwise)
-{
-    return value_of(a, n_a, p, otherwise) == value_of(b, n_b, p, otherwise);
-}
-
 unsigned dt_lora_parts_of(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     dt_tensor head;
@@ -216,24 +208,14 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
             const bool of_parameter = is_parameter(b, t) && parameter_of(t, &parameter);
             if (!of_parameter && !is_target(b, mc, t)) continue;
             const struct path p = of_parameter ? path_of_parameter(parameter.name) : path_of(t);
-            same.ranks &=
-                same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, &p, (double)b->r);
-            same.alphas &=
-                same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern, &p, b->alpha);
+            /* the patterns' values; lists in another order are the same unless two patterns match one module */
+            same.ranks &= value_of(a->rank_pattern, a->n_rank_pattern, &p, (double)b->r) == (double)rank_of(b, &p);
+            same.alphas &= value_of(a->alpha_pattern, a->n_alpha_pattern, &p, b->alpha) == alpha_of(b, &p);
         }
     return same;
 }
 
 /* ---- errors in names --------------------------------------------------------------------------------------------- */
-
-/* Does the list "a, b, c" have this item? */
-static bool is_listed(const char *list, const char *name)
-{
-    const size_t n = strlen(name);
-    for (const char *at = list; (at = strstr(at, name)); at += n)
-        if ((at == list || at[-1] == ' ') && (at[n] == ',' || at[n] == '\0')) return true;
-    return false;
-}
 
 static void list_layer(const dt_tensor *t, char *out, size_t size)
 {
@@ -241,7 +223,7 @@ static void list_layer(const dt_tensor *t, char *out, size_t size)
     const size_t n = strlen(out);
     module_of(t, module);
     const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
-    if (!is_listed(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
+    if (!dt_has_word(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
 }
 
 /* Last components of the paths of modules that can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
@@ -393,16 +375,22 @@ static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows
     return DT_OK;
 }
 
-/* t must not point into the unit's tensors, which may be reallocated. */
-static dt_err add_a(const dt_lora *l, dt_unit *u, const dt_tensor *t, bool new_group)
+/* The A matrices of n adapters. */
+static dt_err add_first(const dt_lora *l, dt_unit *u, const struct path *p, int64_t n, int64_t n_in, bool new_group)
 {
-    const struct path p = path_of(t);
-    const int64_t r = rank_of(l, &p), n_in = t->shape[t->in_first ? 0 : 1];
-    DT_TRY(add(u, p.here, "lora_A.weight", r, n_in, new_group, scale_of(l, &p)));
+    const int64_t r = rank_of(l, p);
+    DT_TRY(add(u, p->here, "lora_A.weight", n * r, n_in, new_group, scale_of(l, p)));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
     if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
     return DT_OK;
+}
+
+/* t must not point into the unit's tensors, which may be reallocated. */
+static dt_err add_a(const dt_lora *l, dt_unit *u, const dt_tensor *t, bool new_group)
+{
+    const struct path p = path_of(t);
+    return add_first(l, u, &p, 1, t->shape[t->in_first ? 0 : 1], new_group);
 }
 
 static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
@@ -431,14 +419,9 @@ static dt_err add_parameter(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     dt_tensor of;
     (void)parameter_of(t, &of);
     const struct path p = path_of_parameter(of.name);
-    const int64_t n = t->of_expert ? of.shape[0] : 1, *size = &of.shape[t->of_expert], r = rank_of(l, &p),
-                  n_in = size[t->in_first ? 0 : 1], n_out = size[t->in_first ? 1 : 0];
-    const double scale = scale_of(l, &p);
-    DT_TRY(add(u, of.name, "lora_A.weight", n * r, n_in, true, scale));
-    dt_tensor *a = &u->tensors[u->n_tensors - 1];
-    if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
-    if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
-    DT_TRY(add(u, of.name, "lora_B.weight", n * n_out, r, true, scale));
+    const int64_t n = t->of_expert ? of.shape[0] : 1, *size = &of.shape[t->of_expert];
+    DT_TRY(add_first(l, u, &p, n, size[t->in_first ? 0 : 1], true));
+    DT_TRY(add(u, of.name, "lora_B.weight", n * size[t->in_first ? 1 : 0], rank_of(l, &p), true, scale_of(l, &p)));
     for (int i = u->n_tensors - 2; i < u->n_tensors; i++)
         u->tensors[i].of_expert = t->of_expert, u->tensors[i].adapter_experts = n;
     return DT_OK;

@@ -196,13 +196,11 @@ static bool is_one_name(const char *name) { return *name && !name[strcspn(name, 
 /* Lists and patterns become values of keys, which checkpoints store as text. */
 static dt_err check_can_be_keys(const dt_lora *l, const char *of)
 {
+    const dt_modules *const lists[] = {&l->target_modules, &l->target_parameters, &l->modules_to_save};
     const char *bad = NULL;
-    for (int i = 0; i < l->target_modules.n; i++)
-        if (!is_one_name(l->target_modules.list[i])) bad = l->target_modules.list[i];
-    for (int i = 0; i < l->target_parameters.n; i++)
-        if (!is_one_name(l->target_parameters.list[i])) bad = l->target_parameters.list[i];
-    for (int i = 0; i < l->modules_to_save.n; i++)
-        if (!is_one_name(l->modules_to_save.list[i])) bad = l->modules_to_save.list[i];
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < lists[k]->n; i++)
+            if (!is_one_name(lists[k]->list[i])) bad = lists[k]->list[i];
     for (int i = 0; i < l->n_rank_pattern; i++)
         if (!is_one_name(l->rank_pattern[i].pattern)) bad = l->rank_pattern[i].pattern;
     for (int i = 0; i < l->n_alpha_pattern; i++)

@@ -8,6 +8,7 @@
  * rank uses HDF5 to read tensors that another program has chunked or compressed. A head that is stored in addition to
  * the embedding it is tied to is compared with it, one part per rank. */
 #include "load.h"
+#include "dtrain/model/model.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -227,7 +228,7 @@ static dt_err read_slot(load_job *j, int i)
         char *to = in_place ? in_place + (size_t)at * size : raw;
         n = run.n;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, run.whole, n, to));
+        DT_TRY(load_fetch(j, p->as_slot ? &j->slots[p->as_slot - 1] : s, p, run.whole, n, to));
         DT_TRY(check_finite(j, s, p, to, run.whole, n));
         if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, run.whole, size);
         if (in_place) continue;
@@ -361,6 +362,20 @@ static dt_err all_written(const load_job *j)
     return err;
 }
 
+/* A head that the file ties to the embedding is read from there (new_head). */
+static void locate_new_head(load_job *j)
+{
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_saved_model *of = j->slots[i].of;
+        const char *name = dt_stored_of_language(j->slots[i].tensor->name);
+        if (!j->map.locations[i].kept || !of->new_head || strcmp(name, DT_STORED_HEAD) != 0) continue;
+        for (int k = 0; k < j->n_slots; k++)
+            if (k != i && j->slots[k].of == of && j->slots[k].state == DT_STATE_PARAM &&
+                dt_model_is_vocabulary(j->slots[k].tensor))
+                j->map.locations[i] = j->map.locations[k], j->map.locations[i].as_slot = 1 + k;
+    }
+}
+
 static void log_kept(const load_job *j)
 {
     int n_adapters = 0, n_projector = 0;
@@ -370,7 +385,7 @@ static void log_kept(const load_job *j)
             n_adapters += !j->slots[i].of->adapters_follow && !strstr(j->slots[i].tensor->name, ".lora_magnitude");
         else if (dt_stored_section_of(j->slots[i].tensor->name) == DT_STORED_PROJECTOR)
             n_projector++;
-        else if (!j->slots[i].of->new_head)
+        else
             DT_INFO("%s has no tensor `%s`: it starts from random values", j->path, j->slots[i].tensor->name);
     }
     if (n_projector > 0) DT_INFO("the projector (%d tensors) starts from random values", n_projector);
@@ -386,6 +401,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK)
         err = dt_comm_agree(comm, dt_comm_first(comm) ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
+    if (err == DT_OK && dt_comm_first(comm)) locate_new_head(&job);
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) log_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));

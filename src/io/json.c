@@ -199,6 +199,15 @@ dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t n
     return dt_fail(DT_ERR_DATA, "%s:%d:%d: not valid JSON: %s%s", name, why.line, why.column, why.text, comma);
 }
 
+dt_err dt_json_store(char **text, const char *name, const json_t *root)
+{
+    char *now = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    DT_CHECK(now, DT_ERR_MEMORY, "%s: out of memory for its text", name);
+    free(*text);
+    *text = now;
+    return DT_OK;
+}
+
 size_t dt_json_key(const char *key, char *out)
 {
     size_t n = 0;

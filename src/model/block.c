@@ -38,7 +38,22 @@ static dt_err pre_norm(const dt_model *m, const struct block *b, int i, const dt
 {
     const struct branch_acts *k = &a->branch[i];
     if (!dt_exists(b->branch[i].pre.w)) return DT_OK;
-    return dt_norm_forward(m, &b->branch[i].pre, w, input_of(a, i), k->norm, k->pre.mean, k->pre.rstd, m->n_tok);
+    return dt_norm_forward(m, &b->branch[i].pre, w, input_of(a, i), k->norm, k->pre, m->n_tok);
+}
+
+dt_err dt_slot_forward(const dt_model *m, const struct block *b, enum slot slot, const dt_param_view *w,
+                       const struct block_acts *a, const void *x, void *y)
+{
+    const struct linear *l = &b->linear[slot];
+    return dt_linear_forward(m, l, w, x, l->n_in, y, l->n_out, m->n_tok, (struct with_matmul){.low = a->low[slot]});
+}
+
+dt_err dt_slot_backward(const dt_model *m, const struct block *b, enum slot slot, const dt_param_view *w,
+                        const dt_grad_view *g, const struct block_acts *a, const void *x, const void *dy, void *dx)
+{
+    const struct linear *l = &b->linear[slot];
+    return dt_linear_backward(m, l, w, g, x, l->n_in, dy, l->n_out, dx, l->n_in,
+                              (struct with_matmul){.low = a->low[slot]}, m->n_tok);
 }
 
 const void *dt_mixer_input(const struct block *b, int i, const struct block_acts *a)
@@ -78,7 +93,7 @@ static dt_err add_branch(const dt_model *m, const struct block *b, int i, const 
     }
     if (fused) return DT_OK;
     DT_TRY(dt_divide_join(m, z));
-    if (post) DT_TRY(dt_norm_forward(m, &b->branch[i].post, w, z, m->s.drop, k->post.mean, k->post.rstd, m->n_tok));
+    if (post) DT_TRY(dt_norm_forward(m, &b->branch[i].post, w, z, m->s.drop, k->post, m->n_tok));
     if (!want_output) return DT_OK;
     if (scale != 1)
         DT_TRY(m->ops->scale(m->dev, m->s.drop, scale, m->s.drop, m->opt.dtype, m->n_tok * m->C, m->stream));
@@ -118,9 +133,7 @@ static dt_err enter_branch(const dt_model *m, const struct block *b, int i, cons
         *dy = m->s.drop;
     }
     if (!has_post(b, i)) return DT_OK;
-    const struct norm_grads dnorm = dt_norm_grads_in(&b->branch[i].post, g);
-    DT_TRY(dt_norm_backward(m, &b->branch[i].post, w, &dnorm, k->out, k->post.mean, k->post.rstd, *dy, m->s.drop, false,
-                            m->n_tok));
+    DT_TRY(dt_norm_backward(m, &b->branch[i].post, w, g, k->out, k->post, *dy, m->s.drop, false, m->n_tok));
     *dy = m->s.drop;
     return DT_OK;
 }
@@ -131,12 +144,10 @@ static dt_err leave_branch(const dt_model *m, const struct block *b, int i, cons
 {
     const struct branch *of = &b->branch[i];
     const struct branch_acts *k = &a->branch[i];
-    const struct norm_grads dnorm = dt_norm_grads_in(&of->pre, g);
     DT_TRY(dt_divide_join(m, m->s.dnorm));
     if (!dt_exists(of->pre.w))
         return m->ops->add(m->dev, m->s.dx, m->s.dnorm, m->s.dx, m->opt.dtype, m->n_tok * m->C, m->stream);
-    return dt_norm_backward(m, &of->pre, w, &dnorm, input_of(a, i), k->pre.mean, k->pre.rstd, m->s.dnorm, m->s.dx, true,
-                            m->n_tok);
+    return dt_norm_backward(m, &of->pre, w, g, input_of(a, i), k->pre, m->s.dnorm, m->s.dx, true, m->n_tok);
 }
 
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,

@@ -41,10 +41,10 @@ static const struct block *a_block(const dt_model *m)
     return &s->block;
 }
 
-static struct norm_stats place_stats(const dt_model *m, struct arena *a, bool exists)
+struct norm_stats dt_take_stats(struct arena *a, int64_t rows)
 {
-    const int64_t T = exists ? m->opt.max_tok : 0;
-    return (struct norm_stats){dt_take(a, T, 1, sizeof(float)), dt_take(a, T, 1, sizeof(float))};
+    float *const mean = dt_take(a, rows, 1, sizeof *mean);
+    return (struct norm_stats){mean, dt_take(a, rows, 1, sizeof(float))};
 }
 
 /* Everything that takes little memory is kept in any case. */
@@ -101,8 +101,8 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     place_experts(m, a, &s->experts);
     for (int i = 0; i < N_BRANCHES; i++) {
         const struct branch *of = &a_block(m)->branch[i];
-        s->branch[i].pre = place_stats(m, a, dt_exists(of->pre.w));
-        s->branch[i].post = place_stats(m, a, dt_exists(of->post.w));
+        s->branch[i].pre = dt_take_stats(a, dt_exists(of->pre.w) ? T : 0);
+        s->branch[i].post = dt_take_stats(a, dt_exists(of->post.w) ? T : 0);
         s->branch[i].out = dt_take(a, m->opt.training && dt_exists(of->post.w) ? T : 0, m->C, e);
     }
     for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_of(m, i, low_r), e);
@@ -203,8 +203,7 @@ static void place_head(dt_model *m, struct arena *a)
     h->x = dt_take(a, h->n_rows, m->C, m->elem);
     h->y = dt_take(a, h->n_rows, m->C, m->elem);
     h->dy = dt_take(a, m->opt.training ? h->n_rows : 0, m->C, m->elem);
-    h->mean = dt_take(a, h->n_rows, 1, sizeof(float));
-    h->rstd = dt_take(a, h->n_rows, 1, sizeof(float));
+    h->stats = dt_take_stats(a, h->n_rows);
     h->logits = dt_take(a, h->n_rows, h->logits_ld, sizeof(float));
     h->filled = dt_take(a, m->opt.max_known > 0 ? h->n_rows : 0, h->logits_ld, sizeof(float));
     h->low = dt_take(a, h->n_rows, m->head.low_r, m->elem);
@@ -217,8 +216,7 @@ static void place_value_head(dt_model *m, struct arena *a)
     const int64_t T = m->opt.max_tok;
     v->y = dt_take(a, T, m->C, m->elem);
     v->dy = dt_take(a, m->opt.training ? T : 0, m->C, m->elem);
-    v->mean = dt_take(a, T, 1, sizeof(float));
-    v->rstd = dt_take(a, T, 1, sizeof(float));
+    v->stats = dt_take_stats(a, T);
     v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? dt_take(a, T, m->n_labels, m->elem) : NULL;
 }
 
@@ -269,7 +267,7 @@ static void place_work(dt_model *m, struct arena arenas[N_ARENAS])
     const int64_t scaled = most_of(m, N_LINEARS, scaled_n_out);
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
-    m->stage_norm = place_stats(m, a, m->has_norm_stage);
+    m->stage_norm = dt_take_stats(a, m->has_norm_stage ? m->opt.max_tok : 0);
     if (m->opt.training) {
         const int64_t latent = dt_max_i64(m->mc->q_lora_rank, m->mc->kv_lora_rank),
                       of_vision = m->mc->vision
@@ -442,8 +440,7 @@ static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
     const int64_t T = m->opt.max_tok, N = m->opt.max_images, kept = dt_exists(k->pre.w) ? T : 0;
     k->rows = dt_take(a, T, k->conv.n_in, m->elem);
     k->x = dt_take(a, kept, m->C, m->elem);
-    k->mean = dt_take(a, kept, 1, sizeof(float));
-    k->rstd = dt_take(a, kept, 1, sizeof(float));
+    k->stats = dt_take_stats(a, kept);
     k->class_row = dt_take(a, dt_exists(k->token) ? N : 0, m->C, m->elem);
     k->class_at = dt_take(data, 3 * N, 1, sizeof(int32_t));
     k->zero = k->class_at ? k->class_at + N : NULL;

@@ -109,16 +109,10 @@ dt_err dt_context_join(const dt_model *m, void *x, size_t row_nbytes, int64_t fi
 static size_t own_nbytes(const dt_model *m) { return (size_t)(m->part.n_each * (m->K + m->Y)) * m->elem; }
 static void *own_rows(const dt_model *m, void *all) { return (char *)all + (size_t)axis_of(m)->rank * own_nbytes(m); }
 
-/* Keys or values of the rank's tokens, in rows of attention's inputs and in gathered rows. */
-static dt_blocks in_rows(const dt_model *m, int64_t width)
+/* Keys or values of the rank's tokens, from rows of attention's inputs to gathered rows. */
+static dt_blocks to_gathered(const dt_model *m, int64_t width)
 {
-    const int64_t ld = m->K + m->Y;
-    return (dt_blocks){m->n_tok, 1, width, m->W, width, ld, width, m->opt.dtype};
-}
-static dt_blocks gathered(const dt_model *m, int64_t width)
-{
-    const int64_t ld = m->K + m->Y;
-    return (dt_blocks){m->n_tok, 1, width, ld, width, m->W, width, m->opt.dtype};
+    return (dt_blocks){m->n_tok, 1, width, m->W, width, m->K + m->Y, width, m->opt.dtype};
 }
 
 static dt_err gather(const dt_model *m)
@@ -131,7 +125,7 @@ dt_err dt_context_gather(const dt_model *m, const void *k, const void *v, dt_att
 {
     *all = (struct kv){k, v};
     if (!axis_of(m)) return DT_OK;
-    const dt_blocks of_k = in_rows(m, m->K), of_v = in_rows(m, m->Y);
+    const dt_blocks of_k = to_gathered(m, m->K), of_v = to_gathered(m, m->Y);
     void *own = own_rows(m, m->s.all_kv);
     DT_TRY(m->ops->copy_blocks(m->dev, &of_k, k, own, m->stream));
     DT_TRY(m->ops->copy_blocks(m->dev, &of_v, v, dt_at(own, m->K, m->elem), m->stream));
@@ -160,14 +154,13 @@ static dt_err reduce(const dt_model *m)
                                   m->part.n_each * (m->K + m->Y), false, m->opt.reproducible, m->stream);
 }
 
-dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv)
+dt_err dt_context_end_backward(const dt_model *m, void *dkv)
 {
     if (!axis_of(m)) return DT_OK;
-    const dt_blocks of_k = gathered(m, m->K), of_v = gathered(m, m->Y);
-    void *own = own_rows(m, m->s.all_dkv);
+    const int64_t ld = m->K + m->Y;
+    const dt_blocks both = {m->n_tok, 1, ld, ld, ld, m->W, ld, m->opt.dtype};
     DT_TRY(reduce(m));
-    DT_TRY(m->ops->copy_blocks(m->dev, &of_k, own, dk, m->stream));
-    return m->ops->copy_blocks(m->dev, &of_v, dt_at(own, m->K, m->elem), dv, m->stream);
+    return m->ops->copy_blocks(m->dev, &both, own_rows(m, m->s.all_dkv), dkv, m->stream);
 }
 
 /* ---- a rank without tokens of a batch that has some -------------------------------------------------------------- */

@@ -34,23 +34,7 @@ static dt_err take_slots(dt_model *m, const dt_batch *b, const int32_t *slot)
     return DT_OK;
 }
 
-static dt_err queue_blocks(dt_model *m, const void *unused)
-{
-    DT_TRY(dt_embed_forward(m, m->x[0]));
-    struct block_acts a = m->sets[0];
-    a.x_in = a.x_mid = a.x_out = m->x[0];
-    for (int64_t i = 0; i < m->n_stages; i++) {
-        const int unit = m->stages[i].unit;
-        const struct block *b = &m->stages[i].block;
-        dt_param_view w;
-        dt_phase_enter(m->phase, "decode", m->units[unit].name);
-        DT_TRY(dt_params_acquire(m, unit, &w));
-        DT_TRY(m->n_tok > 0 ? dt_block_forward(m, b, &w, &a, m->cache[b->layer], true) : dt_block_skip(m, b, true));
-        DT_TRY(dt_params_release(m, unit));
-        if (m->vision) DT_TRY(dt_vision_after_block(m, &m->stages[i], m->x[0]));
-    }
-    return DT_OK;
-}
+static dt_err queue_blocks(dt_model *m, const void *unused) { return dt_layers_run(m, "decode", true); }
 
 /* One token per sequence. The operations are the same for similar numbers of sequences. */
 static dt_err queue_tokens(dt_model *m)
@@ -71,10 +55,8 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     DT_TRY(take_slots(m, b, slot));
     DT_TRY(dt_model_stage_batch(m, b, slot));
     m->train = false;
-    m->set_holds = -1;
-    dt_phase_enter(m->phase, "decode", m->units[m->embed_unit].name);
     for (int32_t s = 0; m->H > 0 && m->n_tok > 0 && s < b->n_seq; s++)
-        if (m->cached[slot[s]].n_own + m->cached[slot[s]].n_shared == 0) DT_TRY(dt_delta_cache_clear(m, slot[s]));
+        if (m->cached[slot[s]].n_own + m->cached[slot[s]].n_shared == 0) DT_TRY(dt_delta_cache_copy(m, -1, slot[s]));
     DT_TRY(dt_vision_forward(m, b));
     DT_TRY(dt_is_step(b) ? queue_tokens(m) : queue_blocks(m, NULL));
     for (int32_t s = 0; m->n_tok > 0 && s < b->n_seq; s++) {

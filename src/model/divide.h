@@ -22,7 +22,7 @@ struct kv_gradients {
 dt_err dt_context_gather(const dt_model *m, const void *k, const void *v, dt_attention *at, struct kv *all);
 /** Destination of their gradients, and then those of the rank's tokens, in rows of W. */
 dt_err dt_context_begin_backward(const dt_model *m, void *dk, void *dv, struct kv_gradients *all);
-dt_err dt_context_end_backward(const dt_model *m, void *dk, void *dv);
+dt_err dt_context_end_backward(const dt_model *m, void *dkv);
 /** What a rank without tokens does instead of attention. */
 dt_err dt_context_skip(const dt_model *m);
 dt_err dt_context_skip_backward(const dt_model *m, const struct block *b);

@@ -107,9 +107,16 @@ struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name
     return linear_at(m, u, SLOT_UP, HEAD_LAYER, n_in, &(struct fused){{name}, {n_out}});
 }
 
-struct norm dt_norm_at(const dt_unit *u, const char *name)
+struct norm dt_norm_at(const dt_model *m, const dt_unit *u, const char *name)
 {
-    return (struct norm){.w = at(find_part(u, name, "weight")), .b = at(find_part(u, name, "bias"))};
+    return (struct norm){.w = at(find_part(u, name, "weight")),
+                         .b = at(find_part(u, name, "bias")),
+                         .width = m->C,
+                         .x_ld = m->C,
+                         .y_ld = m->C,
+                         .eps = (float)m->mc->norm_eps,
+                         .rms = m->mc->rms_norm,
+                         .plus_one = m->mc->norm_plus_one};
 }
 
 /* The location of a module's weight, or of no tensor. */
@@ -121,12 +128,27 @@ static struct tensor_at weight_of(const dt_unit *u, const struct module *of, enu
 
 static const struct norm NO_NORM = {.w = {.offset = -1}, .b = {.offset = -1}};
 
-static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot slot)
+static struct norm norm_of(const dt_model *m, const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    struct norm n = k ? dt_norm_at(u, k->name) : NO_NORM;
+    struct norm n = k ? dt_norm_at(m, u, k->name) : NO_NORM;
     n.w = weight_of(u, of, slot);
     n.only_scales = slot == SLOT_SCALE1 || slot == SLOT_SCALE2;
+    n.rms = n.rms || n.only_scales;
+    return n;
+}
+
+/* Of queries or keys: compressed rows in rows of A, or all heads at once in rows of W. Norms of single heads are part
+ * of heads_forward. The eps of compressed rows does not depend on rms_norm_eps, as in transformers. */
+static struct norm find_qk_norm(const dt_model *m, const dt_unit *u, enum slot slot)
+{
+    const struct module *k = dt_family_find(m->mc->family->block, slot);
+    struct norm n = norm_of(m, u, m->mc->family->block, slot);
+    n.width = k ? dt_family_size(m->mc, k->out) : 0;
+    n.rms = true;
+    n.x_ld = m->A > 0 ? m->A : m->W;
+    n.y_ld = m->A > 0 ? n.width : m->W;
+    if (m->A > 0) n.eps = 1e-6f;
     return n;
 }
 
@@ -161,8 +183,9 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
 }
 
 /* A norm before the mixer is the branch's `pre`, a norm after it its `post`. False: a norm is missing. */
-static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
+static bool find_branches(const dt_model *m, const dt_unit *u, struct block *b)
 {
+    const dt_family *f = m->mc->family;
     bool complete = true;
     struct branch *of = b->branch;
     for (int i = 0; i < N_BRANCHES; i++) of[i] = (struct branch){STEP_END, NO_NORM, NO_NORM};
@@ -175,7 +198,7 @@ static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
                                                                    : *s;
         } else {
             struct norm *n = of->mixer == STEP_END ? &of->pre : &of->post;
-            *n = norm_of(u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
+            *n = norm_of(m, u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
             complete = complete && dt_exists(n->w);
         }
     }
@@ -208,13 +231,8 @@ static dt_err find_parts(const dt_model *m, int unit, struct block *b)
         int64_t end = first;
         for (int t = 0; t < u->n_tensors; t++) end = dt_max_i64(end, u->tensors[t].expert + 1);
         DT_EXPECT(dt_exists(l.w) && end <= m->E);
-        *p = (struct expert_part){.unit = unit + 1 + i,
-                                  .first = (int)first,
-                                  .n = (int)(end - first),
-                                  .w = l.w,
-                                  .blocks = l.blocks,
-                                  .scale = l.scale,
-                                  .finer = l.finer};
+        *p = (struct expert_part){.unit = unit + 1 + i, .first = (int)first, .linear = l};
+        p->linear.n_groups = (int)(end - first);
         /* for sizes, and for what backward needs; matmuls use those of the parts */
         if (first == 0) whole->w = l.w, whole->w_ld = l.w_ld, whole->in_first = l.in_first;
         if (dt_is_trained(l.w)) whole->w = l.w;
@@ -222,27 +240,27 @@ static dt_err find_parts(const dt_model *m, int unit, struct block *b)
     return DT_OK;
 }
 
+static bool has_slot(const dt_model *m, enum slot slot, dt_layer layer)
+{
+    const struct module *first = dt_family_find_in(m->mc->family->block, slot, layer);
+    return first && (!first->only_if || dt_family_has(m->mc, first->only_if));
+}
+
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
     const struct module *of = m->mc->family->block;
-    bool complete = find_branches(u, m->mc->family, b);
-    b->q_norm = weight_of(u, of, SLOT_Q_NORM);
-    b->k_norm = weight_of(u, of, SLOT_K_NORM);
+    bool complete = find_branches(m, u, b);
+    b->q_norm = find_qk_norm(m, u, SLOT_Q_NORM);
+    b->k_norm = find_qk_norm(m, u, SLOT_K_NORM);
     b->correction = weight_of(u, of, SLOT_CORRECTION);
     b->sinks = weight_of(u, of, SLOT_SINKS);
-    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
-        const struct module *first = dt_family_find_in(of, s, b->traits);
-        const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
-        b->linear[s] = here ? linear_of(m, u, b, s, 0) : NO_LINEAR;
-    }
+    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++)
+        b->linear[s] = has_slot(m, s, b->traits) ? linear_of(m, u, b, s, 0) : NO_LINEAR;
     DT_TRY(find_parts(m, (int)(u - m->units), b));
-    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
-        const struct module *first = dt_family_find_in(of, s, b->traits);
-        const bool here = first && (!first->only_if || dt_family_has(m->mc, first->only_if));
-        complete = complete && here == dt_exists(b->linear[s].w);
-    }
+    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++)
+        complete = complete && has_slot(m, s, b->traits) == dt_exists(b->linear[s].w);
     const bool normed = m->mc->qk_norm && !b->traits.linear;
-    complete = complete && (!normed || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
+    complete = complete && (!normed || (dt_exists(b->q_norm.w) && dt_exists(b->k_norm.w)));
     if (b->traits.linear) complete = complete && find_delta(u, of, b);
     DT_EXPECT(complete);
     return DT_OK;
@@ -280,7 +298,7 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
     k->image_nbytes = dt_image_nbytes(v->image_size);
     k->conv = dt_linear_at(m, u, patches->name, 3 * (v->grids ? v->n_frames : 1) * v->patch_size * v->patch_size, m->C);
     k->token = weight_of(u, of, SLOT_CLASS);
-    k->pre = norm_of(u, of, SLOT_PRE_NORM);
+    k->pre = norm_of(m, u, of, SLOT_PRE_NORM);
     DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (dt_family_find(of, SLOT_CLASS) != NULL) &&
               dt_exists(k->pre.w) == (dt_family_find(of, SLOT_PRE_NORM) != NULL));
     return DT_OK;
@@ -301,17 +319,11 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     const dt_tensor *w = find_part(u, k->name, "weight");
     m->tied = m->mc->tie_word_embeddings && !scalar;
     m->n_labels = !scalar ? 0 : w ? w->shape[0] : m->C;
-    m->final_norm = norm_of(u, of, SLOT_FINAL_NORM);
-    m->head = (struct linear){.n_in = m->C,
-                              .n_out = scalar ? m->n_labels : m->V,
-                              .w_ld = m->C,
-                              .n_rows = 1,
-                              .in_fp32 = true,
-                              .layer = HEAD_LAYER};
-    m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
-    m->head.w = m->tied ? m->wte : at(w);
-    if (scalar && w) m->head.b = at(find_part(u, k->name, "bias"));
-    if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{k->name}, {m->V}});
+    m->final_norm = norm_of(m, u, of, SLOT_FINAL_NORM);
+    m->head = dt_linear_at(m, u, k->name, m->C, scalar ? m->n_labels : m->V);
+    m->head.in_fp32 = true;
+    m->head.site = SLOT_QKV; /* key of dropout */
+    if (m->tied) m->head.w = m->wte;
     DT_EXPECT(dt_exists(m->final_norm.w) && (scalar || dt_exists(m->head.w)));
     return DT_OK;
 }
@@ -323,7 +335,7 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     *s = (struct stage){.role = u->role, .unit = unit};
     if (u->role == DT_UNIT_NORM) {
         m->has_norm_stage = true;
-        s->norm = norm_of(u, m->mc->family->head, SLOT_FINAL_NORM);
+        s->norm = norm_of(m, u, m->mc->family->head, SLOT_FINAL_NORM);
         DT_EXPECT(dt_exists(s->norm.w));
         return DT_OK;
     }

@@ -109,7 +109,7 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
     mm.ldc = k->logits_ld;
     mm.batch_invariant = dt_model_is_invariant(m);
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
-    DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
+    DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->stats, n));
     DT_TRY(divide(m, k->y, n));
     DT_TRY(m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream));
     DT_TRY(dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld,
@@ -129,7 +129,7 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
               dy = dt_dense_matmul(n, m->C, m->V, false, false, m->opt.dtype, m->opt.dtype);
     dw.lda = dy.lda = ld;
     dw.accumulate = h->to_out.accumulate;
-    const struct norm_grads d_norm = dt_norm_grads_in(&m->final_norm, &h->to_head);
+    const dt_grad_view to_norm = h->to_head;
     void *const dout = dt_gradient(&h->to_out, m->head.w);
     if (dout) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, dout, m->stream));
     if (m->head.n_low > 0) {
@@ -140,10 +140,10 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
         dy.addend_dtype = m->opt.dtype;
     }
     h->to_head.accumulate = h->to_out.accumulate = true;
-    if (!d_norm.weight && !d_norm.bias && !below_is_trained(m)) return DT_OK;
+    if (!dt_norm_trains(&m->final_norm) && !below_is_trained(m)) return DT_OK;
     DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w.out, m->head.w), k->dy, m->stream));
     DT_TRY(divide(m, k->dy, n));
-    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
+    DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &to_norm, k->x, k->stats, k->dy, k->dy, false, n));
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
@@ -256,10 +256,10 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
     return n_rows > 0 ? dt_span_to_host(m, &m->results_span, m->results_span.nbytes) : DT_OK;
 }
 
-dt_err dt_head_fetch(dt_model *m, const dt_head_results *out)
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out, float *list[N_RESULTS])
 {
     const size_t n = (size_t)m->n_rows;
-    float *list[N_RESULTS];
+    const int64_t first = m->part.first_target;
     list_results(out, list);
     DT_EXPECT(m->have_results);
     for (int i = 0; i < N_RESULTS; i++) DT_EXPECT(m->asked.real[i] || !list[i]);
@@ -268,8 +268,8 @@ dt_err dt_head_fetch(dt_model *m, const dt_head_results *out)
     if (m->n_rows == 0) return DT_OK;
     m->tokens_span.moving = m->rows_span.moving = false; /* queued earlier on the same stream, hence complete */
     for (int i = 0; i < N_RESULTS; i++)
-        if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
-    if (out->hit) memcpy(out->hit, m->asked.hit, n);
+        if (list[i]) memcpy(list[i] + first, m->asked.real[i], n * sizeof *list[i]);
+    if (out->hit) memcpy(out->hit + first, m->asked.hit, n);
     return DT_OK;
 }
 

@@ -26,7 +26,7 @@ dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden)
         const int64_t n = dt_min_i64(k->n_rows, m->n_tok - first), elems = n * m->C;
         const char *x = (const char *)m->hidden + (size_t)(first * m->C) * m->elem;
         float *out = hidden + first * m->C;
-        DT_TRY(dt_norm_forward(m, &m->final_norm, &w, x, k->y, k->mean, k->rstd, n));
+        DT_TRY(dt_norm_forward(m, &m->final_norm, &w, x, k->y, k->stats, n));
         DT_TRY(m->ops->copy(m->dev, (char *)out + (size_t)elems * (sizeof *out - m->elem), k->y,
                             (size_t)elems * m->elem, m->stream));
         DT_TRY(dt_model_sync(m));

@@ -65,10 +65,13 @@ struct linear {
     enum slot site;
 };
 
-/** A norm's weight and bias; both are optional. */
+/** A norm of rows. Weight and bias are optional. */
 struct norm {
     struct tensor_at w, b;
-    bool only_scales; /* of dt_rmsnorm */
+    int64_t width, x_ld, y_ld; /* LayerNorm's rows are contiguous */
+    float eps;
+    bool rms;                   /* RMSNorm, else LayerNorm */
+    bool plus_one, only_scales; /* of dt_rmsnorm */
 };
 
 /** A residual branch of a block (block.c). */
@@ -80,9 +83,8 @@ enum { N_BRANCHES = 2 };
 
 /** The matrices of some experts of a block, in a unit of their own. */
 struct expert_part {
-    int unit, first, n; /* experts first .. first + n - 1 */
-    struct tensor_at w, blocks, scale;
-    int finer; /* as in struct linear */
+    int unit, first;      /* number of the first expert */
+    struct linear linear; /* without adapters and biases, which are in the block's unit */
 };
 
 /** One block: its number and its tensors. Different tensors may be trained in different blocks. */
@@ -91,7 +93,8 @@ struct block {
     bool bidirectional;
     dt_layer traits;
     struct branch branch[N_BRANCHES];
-    struct tensor_at q_norm, k_norm, sinks;            /* optional */
+    struct norm q_norm, k_norm;                        /* optional: of heads, or of whole rows */
+    struct tensor_at sinks;                            /* optional */
     struct tensor_at correction;                       /* optional: of a router */
     struct tensor_at conv, dt_bias, a_log, delta_norm; /* of linear attention */
     struct linear linear[N_LINEARS];

@@ -141,44 +141,39 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
     return dx ? dt_linear_input_gradient(m, l, w, dy, dy_ld, dx, dx_ld, with, n_rows) : DT_OK;
 }
 
-dt_rmsnorm dt_rmsnorm_of(const dt_model *m, int64_t n_rows, int64_t width, int64_t ld)
+static dt_rmsnorm rms_of(const dt_model *m, const struct norm *n, int64_t n_rows)
 {
     return (dt_rmsnorm){.n_rows = n_rows,
-                        .width = width,
+                        .width = n->width,
                         .group = 1,
-                        .group_ld = ld,
-                        .y_group_ld = ld,
-                        .eps = (float)m->mc->norm_eps,
-                        .plus_one = m->mc->norm_plus_one,
+                        .group_ld = n->x_ld,
+                        .y_group_ld = n->y_ld,
+                        .eps = n->eps,
+                        .plus_one = n->plus_one,
+                        .only_scales = n->only_scales,
                         .dt = m->opt.dtype};
 }
 
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
-                       float *mean, float *rstd, int64_t n_rows)
+                       struct norm_stats stats, int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
-    dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
-    rms.only_scales = n->only_scales;
-    if (m->mc->rms_norm || n->only_scales) return m->ops->rmsnorm_forward(m->dev, &rms, x, weight, y, rstd, m->stream);
-    return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, mean, rstd, n_rows, m->C, rms.eps,
-                                     m->opt.dtype, m->stream);
+    const dt_rmsnorm rms = rms_of(m, n, n_rows);
+    if (n->rms) return m->ops->rmsnorm_forward(m->dev, &rms, x, weight, y, stats.rstd, m->stream);
+    return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, stats.mean, stats.rstd, n_rows, n->width,
+                                     n->eps, m->opt.dtype, m->stream);
 }
 
-struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_grad_view *g)
-{
-    return (struct norm_grads){dt_gradient(g, n->w), dt_gradient(g, n->b), g->dtype, g->accumulate};
-}
-
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const struct norm_grads *g,
-                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const dt_grad_view *g,
+                        const void *x, struct norm_stats stats, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
-    dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
-    rms.only_scales = n->only_scales;
-    if (m->mc->rms_norm || n->only_scales)
-        return m->ops->rmsnorm_backward(m->dev, &rms, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype,
+    void *dweight = dt_gradient(g, n->w), *dbias = dt_gradient(g, n->b);
+    const dt_rmsnorm rms = rms_of(m, n, n_rows);
+    if (n->rms)
+        return m->ops->rmsnorm_backward(m->dev, &rms, x, weight, stats.rstd, dy, dx, add_to_dx, dweight, g->dtype,
                                         g->accumulate, m->s.norm, m->stream);
-    return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype,
-                                      g->accumulate, n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
+    return m->ops->layernorm_backward(m->dev, x, weight, stats.mean, stats.rstd, dy, dx, add_to_dx, dweight, dbias,
+                                      g->dtype, g->accumulate, n_rows, n->width, m->s.norm, m->opt.dtype, m->stream);
 }

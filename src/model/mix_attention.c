@@ -95,8 +95,8 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .x_ld = m->W,
                       .q_ld = m->W,
                       .kv_ld = m->W,
-                      .q_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->q_norm),
-                      .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
+                      .q_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->q_norm.w),
+                      .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm.w),
                       .eps = (float)mc->norm_eps,
                       .plus_one = mc->norm_plus_one,
                       .pos = m->device.pos,
@@ -113,23 +113,19 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
 static dt_err norm_whole(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                          void *to)
 {
-    const dt_rmsnorm q = dt_rmsnorm_of(m, m->n_tok, m->Q, m->W), k = dt_rmsnorm_of(m, m->n_tok, m->K, m->W);
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, &q, a->raw, dt_weight(w, b->q_norm), to, a->rstd_q, m->stream));
-    return m->ops->rmsnorm_forward(m->dev, &k, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm),
-                                   dt_at(to, m->Q, m->elem), a->rstd_k, m->stream);
+    const struct norm_stats of_q = {.rstd = a->rstd_q}, of_k = {.rstd = a->rstd_k};
+    DT_TRY(dt_norm_forward(m, &b->q_norm, w, a->raw, to, of_q, m->n_tok));
+    return dt_norm_forward(m, &b->k_norm, w, dt_at(a->raw, m->Q, m->elem), dt_at(to, m->Q, m->elem), of_k, m->n_tok);
 }
 
 /* Their backward, in place on s.dqkv. */
 static dt_err norm_whole_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
                                   const dt_grad_view *g, const struct block_acts *a)
 {
-    const dt_rmsnorm q = dt_rmsnorm_of(m, m->n_tok, m->Q, m->W), k = dt_rmsnorm_of(m, m->n_tok, m->K, m->W);
-    void *dk = dt_at(m->s.dqkv, m->Q, m->elem);
-    DT_TRY(m->ops->rmsnorm_backward(m->dev, &q, a->raw, dt_weight(w, b->q_norm), a->rstd_q, m->s.dqkv, m->s.dqkv, false,
-                                    dt_gradient(g, b->q_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
-    return m->ops->rmsnorm_backward(m->dev, &k, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm), a->rstd_k, dk,
-                                    dk, false, dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm,
-                                    m->stream);
+    const struct norm_stats of_q = {.rstd = a->rstd_q}, of_k = {.rstd = a->rstd_k};
+    void *dq = m->s.dqkv, *dk = dt_at(dq, m->Q, m->elem);
+    DT_TRY(dt_norm_backward(m, &b->q_norm, w, g, a->raw, of_q, dq, dq, false, m->n_tok));
+    return dt_norm_backward(m, &b->k_norm, w, g, dt_at(a->raw, m->Q, m->elem), of_k, dk, dk, false, m->n_tok);
 }
 
 /* Compute qk from raw. */
@@ -225,10 +221,8 @@ static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view 
                   const void *x, void *cache, const void **inner)
 {
     const bool gated = m->mc->attn_output_gate;
-    const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
     *inner = gated ? m->s.gated : a->att;
-    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_QKV], w, x, m->C, gated ? m->s.wide : a->raw, gated ? wide_ld(m) : m->W,
-                             m->n_tok, alone));
+    DT_TRY(dt_slot_forward(m, b, SLOT_QKV, w, a, x, gated ? m->s.wide : a->raw));
     if (gated) DT_TRY(split_wide(m, a));
     DT_TRY(cache ? attend_cache(m, b, w, a, cache) : attend(m, b, w, a));
     return gated ? make_gated(m, a) : DT_OK;
@@ -242,8 +236,8 @@ static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_
     const bool whole = m->mc->qk_norm_whole;
     if (h.q_norm || h.cos_sin)
         DT_TRY(m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv,
-                                      dt_at(m->s.dqkv, m->Q, m->elem), whole ? NULL : dt_gradient(g, b->q_norm),
-                                      whole ? NULL : dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm,
+                                      dt_at(m->s.dqkv, m->Q, m->elem), whole ? NULL : dt_gradient(g, b->q_norm.w),
+                                      whole ? NULL : dt_gradient(g, b->k_norm.w), g->dtype, g->accumulate, m->s.norm,
                                       m->stream));
     return whole ? norm_whole_backward(m, b, w, g, a) : DT_OK;
 }
@@ -257,13 +251,11 @@ static dt_err mix_backward(const dt_model *m, const struct block *b, int i, cons
     at.accumulate_dsinks = g->accumulate;
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
-    const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_qkv = {.low = a->low[SLOT_QKV]};
     DT_EXPECT(scratch <= m->s.attention_elems);
     const bool gated = m->mc->attn_output_gate;
     const dt_blocks rows = gate_rows(m);
     if (gated && dt_linear_keeps_input(&b->linear[SLOT_O])) DT_TRY(make_gated(m, a));
-    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, gated ? m->s.gated : a->att, m->O, dy, m->C, m->s.datt, m->O,
-                              of_o, m->n_tok));
+    DT_TRY(dt_slot_backward(m, b, SLOT_O, w, g, a, gated ? m->s.gated : a->att, dy, m->s.datt));
     if (gated)
         DT_TRY(m->ops->sigmoid_gate_backward(m->dev, &rows, a->att, a->gate, m->s.datt, m->s.datt, a->gate, m->stream));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(make_qk(m, b, w, a));
@@ -274,13 +266,12 @@ static dt_err mix_backward(const dt_model *m, const struct block *b, int i, cons
     DT_TRY(dt_context_begin_backward(m, dk, dv, &to));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, all.k, all.v, a->att, a->lse, m->s.datt, m->s.dqkv, to.k,
                                       to.v, m->s.attention, m->stream));
-    DT_TRY(dt_context_end_backward(m, dk, dv));
+    DT_TRY(dt_context_end_backward(m, dk)); /* dv follows dk */
     DT_TRY(heads_backward(m, b, w, g, a));
     if (gated) DT_TRY(join_wide(m, a));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
-    return dt_linear_backward(m, &b->linear[SLOT_QKV], w, g, dt_mixer_input(b, i, a), m->C,
-                              gated ? m->s.wide : m->s.dqkv, gated ? wide_ld(m) : m->W, m->s.dnorm, m->C, of_qkv,
-                              m->n_tok);
+    return dt_slot_backward(m, b, SLOT_QKV, w, g, a, dt_mixer_input(b, i, a), gated ? m->s.wide : m->s.dqkv,
+                            m->s.dnorm);
 }
 
 static dt_err skip(const dt_model *m, const struct block *b, bool want_output) { return dt_context_skip(m); }

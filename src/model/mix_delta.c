@@ -89,15 +89,12 @@ struct delta_cache dt_delta_cache_at(const dt_model *m, void *cache)
                                 first + slots * state};
 }
 
-dt_err dt_delta_cache_clear(const dt_model *m, int32_t slot)
+/* src -1: zeros. */
+static dt_err set_slot(const dt_model *m, char *of, size_t nbytes, int32_t src, int32_t dst)
 {
-    for (int64_t i = 0; i < m->mc->num_hidden_layers; i++) {
-        if (!dt_model_layer(m->mc, i).linear) continue;
-        const struct delta_cache c = dt_delta_cache_at(m, m->cache[i]);
-        DT_TRY(m->ops->zero(m->dev, (char *)c.inputs + (size_t)slot * c.inputs_nbytes, c.inputs_nbytes, m->stream));
-        DT_TRY(m->ops->zero(m->dev, (char *)c.state + (size_t)slot * c.state_nbytes, c.state_nbytes, m->stream));
-    }
-    return DT_OK;
+    char *const to = of + (size_t)dst * nbytes;
+    return src < 0 ? m->ops->zero(m->dev, to, nbytes, m->stream)
+                   : m->ops->copy(m->dev, to, of + (size_t)src * nbytes, nbytes, m->stream);
 }
 
 dt_err dt_delta_cache_copy(const dt_model *m, int32_t src, int32_t dst)
@@ -105,11 +102,8 @@ dt_err dt_delta_cache_copy(const dt_model *m, int32_t src, int32_t dst)
     for (int64_t i = 0; i < m->mc->num_hidden_layers; i++) {
         if (!dt_model_layer(m->mc, i).linear) continue;
         const struct delta_cache c = dt_delta_cache_at(m, m->cache[i]);
-        char *const inputs = c.inputs, *const state = (char *)c.state;
-        DT_TRY(m->ops->copy(m->dev, inputs + (size_t)dst * c.inputs_nbytes, inputs + (size_t)src * c.inputs_nbytes,
-                            c.inputs_nbytes, m->stream));
-        DT_TRY(m->ops->copy(m->dev, state + (size_t)dst * c.state_nbytes, state + (size_t)src * c.state_nbytes,
-                            c.state_nbytes, m->stream));
+        DT_TRY(set_slot(m, c.inputs, c.inputs_nbytes, src, dst));
+        DT_TRY(set_slot(m, (char *)c.state, c.state_nbytes, src, dst));
     }
     return DT_OK;
 }
@@ -151,11 +145,9 @@ static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view 
                   const void *x, void *cache, const void **inner)
 {
     const struct delta_acts *a = &acts->delta;
-    const struct with_matmul alone = {.low = acts->low[SLOT_DELTA_IN]};
     const dt_delta_gates gates = gates_of(m);
     *inner = a->normed;
-    void *to = m->mc->linear_grouped ? m->s.grouped : a->in;
-    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_DELTA_IN], w, x, m->C, to, m->I, m->n_tok, alone));
+    DT_TRY(dt_slot_forward(m, b, SLOT_DELTA_IN, w, acts, x, m->mc->linear_grouped ? m->s.grouped : a->in));
     if (m->mc->linear_grouped) DT_TRY(regroup(m, a->in, false));
     DT_TRY(mix_tokens(m, b, w, a, cache));
     DT_TRY(m->ops->delta_gates_forward(m->dev, &gates, a_in(m, a->in), b_in(m, a->in), dt_weight(w, b->a_log),
@@ -194,17 +186,14 @@ static dt_err mix_backward(const dt_model *m, const struct block *b, int i, cons
                            const dt_grad_view *g, const struct block_acts *acts, const void *dy)
 {
     const struct delta_acts *a = &acts->delta;
-    const struct linear *in = &b->linear[SLOT_DELTA_IN], *out = &b->linear[SLOT_DELTA_OUT];
-    const struct with_matmul of_in = {.low = acts->low[SLOT_DELTA_IN]}, of_out = {.low = acts->low[SLOT_DELTA_OUT]};
     if (dt_model_remakes(m)) DT_TRY(mix_tokens(m, b, w, a, NULL));
-    if (dt_model_remakes(m) && dt_linear_keeps_input(out)) DT_TRY(make_normed(m, b, w, a));
-    DT_TRY(dt_linear_backward(m, out, w, g, a->normed, m->Z, dy, m->C, m->s.dout, m->Z, of_out, m->n_tok));
+    if (dt_model_remakes(m) && dt_linear_keeps_input(&b->linear[SLOT_DELTA_OUT])) DT_TRY(make_normed(m, b, w, a));
+    DT_TRY(dt_slot_backward(m, b, SLOT_DELTA_OUT, w, g, acts, a->normed, dy, m->s.dout));
     DT_TRY(rule_backward(m, b, w, g, a));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, acts));
     if (m->mc->linear_grouped) DT_TRY(regroup(m, m->s.din, true));
     const void *din = m->mc->linear_grouped ? m->s.grouped : m->s.din;
-    return dt_linear_backward(m, in, w, g, dt_mixer_input(b, i, acts), m->C, din, m->I, m->s.dnorm, m->C, of_in,
-                              m->n_tok);
+    return dt_slot_backward(m, b, SLOT_DELTA_IN, w, g, acts, dt_mixer_input(b, i, acts), din, m->s.dnorm);
 }
 
 const struct mixer dt_delta_mixer = {.reads = 1 << SLOT_DELTA_IN,

@@ -6,7 +6,7 @@
  * No token is dropped. There are T k rows in any case, so the host need not know how many each expert gets. Sums over a
  * token's experts have a fixed order: results do not depend on the number of threads, nor on other tokens.
  *
- * Backward computes the gradient of a weight from the activations in front of down_e, which exist anyway:
+ * Backward computes the gradient of a weight from the inputs of down_e, which exist anyway:
  * dw_te = dy_t . (D_e act + b_e) = (D_e^T dy_t) . act + dy_t . b_e, for down_e with the matrix D_e and the bias b_e, if
  * it has one. The outputs of the experts are therefore not kept. */
 #include "mixer.h"
@@ -45,17 +45,6 @@ static dt_err gather(const dt_model *m, const struct expert_acts *a, const void 
 
 /* ---- matmuls of all experts -------------------------------------------------------------------------------------- */
 
-/* The layer of the experts of a part: without adapters and biases, which are in the block's unit. */
-static struct linear linear_of(const struct linear *whole, const struct expert_part *p)
-{
-    struct linear l = *whole;
-    l.w = p->w, l.blocks = p->blocks, l.scale = p->scale, l.finer = p->finer;
-    l.b.offset = -1;
-    l.n_low = 0, l.low_r = 0;
-    l.n_groups = p->n;
-    return l;
-}
-
 static const struct expert_part *part_of(const struct block *b, enum slot slot, int i)
 {
     return &b->parts[(slot == SLOT_EXPERT_DOWN ? b->n_parts : 0) + i];
@@ -71,12 +60,11 @@ static dt_err forward(const dt_model *m, const struct block *b, enum slot slot, 
     if (b->n_parts == 0) return dt_linear_forward(m, whole, w, x, x_ld, y, y_ld, n_rows(m), with);
     for (int i = 0; i < b->n_parts; i++) {
         const struct expert_part *p = part_of(b, slot, i);
-        const struct linear l = linear_of(whole, p);
         dt_param_view own;
         with.group_start = start + p->first;
         with.bias = bias ? bias + (size_t)(p->first * whole->n_out) * m->elem : NULL;
         DT_TRY(dt_params_acquire(m, p->unit, &own));
-        DT_TRY(dt_linear_forward(m, &l, &own, x, x_ld, y, y_ld, n_rows(m), with));
+        DT_TRY(dt_linear_forward(m, &p->linear, &own, x, x_ld, y, y_ld, n_rows(m), with));
         DT_TRY(dt_params_release(m, p->unit));
     }
     return dt_low_rank_forward(m, whole, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows(m), start), with.low);
@@ -90,11 +78,10 @@ static dt_err input_gradient(const dt_model *m, const struct block *b, enum slot
     if (b->n_parts == 0) return dt_linear_input_gradient(m, &b->linear[slot], w, dy, dy_ld, dx, dx_ld, with, n_rows(m));
     for (int i = b->n_parts - 1; i >= 0; i--) {
         const struct expert_part *p = part_of(b, slot, i);
-        const struct linear l = linear_of(&b->linear[slot], p);
         dt_param_view own;
         with.group_start = start + p->first;
         DT_TRY(dt_params_acquire(m, p->unit, &own));
-        DT_TRY(dt_linear_input_gradient(m, &l, &own, dy, dy_ld, dx, dx_ld, with, n_rows(m)));
+        DT_TRY(dt_linear_input_gradient(m, &p->linear, &own, dy, dy_ld, dx, dx_ld, with, n_rows(m)));
         DT_TRY(dt_params_release(m, p->unit));
     }
     return DT_OK;
@@ -107,10 +94,9 @@ static dt_err weight_gradient(const dt_model *m, const struct block *b, enum slo
     if (b->n_parts == 0) return dt_linear_weight_gradient(m, &b->linear[slot], g, x, x_ld, dy, dy_ld, n_rows(m), start);
     for (int i = b->n_parts - 1; i >= 0; i--) {
         const struct expert_part *p = part_of(b, slot, i);
-        const struct linear l = linear_of(&b->linear[slot], p);
         dt_grad_view own;
         DT_TRY(dt_grads_acquire(m, p->unit, &own));
-        DT_TRY(dt_linear_weight_gradient(m, &l, &own, x, x_ld, dy, dy_ld, n_rows(m), start + p->first));
+        DT_TRY(dt_linear_weight_gradient(m, &p->linear, &own, x, x_ld, dy, dy_ld, n_rows(m), start + p->first));
         DT_TRY(dt_grads_release(m, p->unit));
     }
     return DT_OK;
@@ -156,12 +142,12 @@ static dt_err skip_backward(const dt_model *m, const struct block *b)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct expert_acts *a,
-                    const void *x, void *low)
+static dt_err route(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *acts,
+                    const void *x)
 {
+    const struct expert_acts *a = &acts->experts;
     const dt_routing r = route_of(m, b, w);
-    const struct with_matmul alone = {.low = low};
-    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_ROUTER], w, x, m->C, a->prob, m->E, m->n_tok, alone));
+    DT_TRY(dt_slot_forward(m, b, SLOT_ROUTER, w, acts, x, a->prob));
     DT_TRY(
         m->ops->route(m->dev, &r, a->prob, a->expert, a->weight, m->train && dt_squares(m) ? a->lse : NULL, m->stream));
     DT_TRY(m->ops->order_experts(m->dev, &r, a->expert, a->start, a->row, a->assignment, a->token, m->load, m->stream));
@@ -175,7 +161,7 @@ static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view 
     const struct with_matmul each = {.group_start = k->start, .low = a->low[SLOT_EXPERT_UP]};
     if (shares(b)) DT_TRY(dt_mlp_mixer.forward(m, b, w, a, x, cache, inner));
     *inner = k->act;
-    DT_TRY(route(m, b, w, k, x, a->low[SLOT_ROUTER]));
+    DT_TRY(route(m, b, w, a, x));
     DT_TRY(gather(m, k, x));
     DT_TRY(forward(m, b, SLOT_EXPERT_UP, w, m->s.rows, m->C, k->up, 2 * m->X, each));
     return make_act(m, k);
@@ -252,7 +238,7 @@ static dt_err router_backward(const dt_model *m, const struct block *b, const dt
                               const void *x, void *low)
 {
     const struct linear *router = &b->linear[SLOT_ROUTER];
-    const bool adapted = router->n_low > 0; /* its adapter has the place of the addend */
+    const bool adapted = router->n_low > 0; /* its adapter replaces the addend */
     const struct with_matmul with = {.addend = adapted ? NULL : m->s.dnorm, .low = low};
     void *dx = adapted ? m->s.rows : m->s.dnorm;
     DT_TRY(dt_linear_backward(m, router, w, g, x, m->C, m->s.dlogits, m->E, dx, m->C, with, m->n_tok));

@@ -26,15 +26,14 @@ static dt_err make_act(const dt_model *m, const struct block *b, const struct bl
 static dt_err mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                   const void *x, void *cache, const void **inner)
 {
-    const struct linear *up = &b->linear[SLOT_UP], *gate = &b->linear[SLOT_MLP_GATE];
+    const struct linear *up = &b->linear[SLOT_UP];
     const bool again = dt_model_remakes(m) || m->opt.reproducible;
-    const struct with_matmul act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
-                             alone = {.low = a->low[SLOT_UP]}, of_gate = {.low = a->low[SLOT_MLP_GATE]};
+    const struct with_matmul act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again};
     *inner = a->act;
     if (!m->mc->gated_mlp && up->n_low == 0 && !has_row_gate(b))
         return dt_linear_forward(m, up, w, x, m->C, a->act, up->n_out, m->n_tok, act);
-    DT_TRY(dt_linear_forward(m, up, w, x, m->C, a->up, up->n_out, m->n_tok, alone));
-    if (has_row_gate(b)) DT_TRY(dt_linear_forward(m, gate, w, x, m->C, a->row_gate, 1, m->n_tok, of_gate));
+    DT_TRY(dt_slot_forward(m, b, SLOT_UP, w, a, x, a->up));
+    if (has_row_gate(b)) DT_TRY(dt_slot_forward(m, b, SLOT_MLP_GATE, w, a, x, a->row_gate));
     return make_act(m, b, a);
 }
 
@@ -51,10 +50,8 @@ static dt_err row_gate_backward(const dt_model *m, const struct block *b, const 
 static dt_err add_row_gate(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                            const struct block_acts *a, const void *x)
 {
-    const struct linear *gate = &b->linear[SLOT_MLP_GATE];
-    const struct with_matmul alone = {.low = a->low[SLOT_MLP_GATE]};
     if (!has_row_gate(b)) return DT_OK;
-    DT_TRY(dt_linear_backward(m, gate, w, g, x, m->C, m->s.dgate, 1, m->s.rows, m->C, alone, m->n_tok));
+    DT_TRY(dt_slot_backward(m, b, SLOT_MLP_GATE, w, g, a, x, m->s.dgate, m->s.rows));
     return m->ops->add(m->dev, m->s.dnorm, m->s.rows, m->s.dnorm, m->opt.dtype, m->n_tok * m->C, m->stream);
 }
 
@@ -62,10 +59,10 @@ static dt_err mix_backward(const dt_model *m, const struct block *b, int i, cons
                            const dt_grad_view *g, const struct block_acts *a, const void *dy)
 {
     const dt_model_config *mc = m->mc;
-    const struct linear *up = &b->linear[SLOT_UP], *down = &b->linear[SLOT_DOWN];
-    const int64_t T = m->n_tok, F = down->n_in, U = up->n_out;
+    const struct linear *down = &b->linear[SLOT_DOWN];
+    const int64_t T = m->n_tok, F = down->n_in;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form overwrites its input with its gradient */
-    struct with_matmul slope = {.low = a->low[SLOT_DOWN]}, alone = {.low = a->low[SLOT_UP]};
+    struct with_matmul slope = {.low = a->low[SLOT_DOWN]};
     if (!mc->gated_mlp) slope.epilogue = DT_EPILOGUE_ACT_BACKWARD, slope.act_in = a->up;
     if (dt_model_remakes(m) && dt_linear_keeps_input(down)) DT_TRY(make_act(m, b, a));
     DT_TRY(dt_linear_backward(m, down, w, g, a->act, F, dy, m->C, m->s.dact, F, slope, T));
@@ -74,7 +71,7 @@ static dt_err mix_backward(const dt_model *m, const struct block *b, int i, cons
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, 0, a->up, m->s.dact, dup, m->opt.dtype, T, F, m->stream));
     DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
     const void *x = dt_mixer_input(b, i, a);
-    DT_TRY(dt_linear_backward(m, up, w, g, x, m->C, dup, U, m->s.dnorm, m->C, alone, T));
+    DT_TRY(dt_slot_backward(m, b, SLOT_UP, w, g, a, x, dup, m->s.dnorm));
     return add_row_gate(m, b, w, g, a, x);
 }
 

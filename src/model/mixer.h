@@ -29,6 +29,11 @@ struct mixer {
 };
 extern const struct mixer dt_attention_mixer, dt_mlp_mixer, dt_delta_mixer, dt_latent_mixer, dt_experts_mixer;
 
+/** The layer of a slot for all tokens, with its adapters. x, y, dy and dx have rows of the layer's widths. */
+dt_err dt_slot_forward(const dt_model *m, const struct block *b, enum slot slot, const dt_param_view *w,
+                       const struct block_acts *a, const void *x, void *y);
+dt_err dt_slot_backward(const dt_model *m, const struct block *b, enum slot slot, const dt_param_view *w,
+                        const dt_grad_view *g, const struct block_acts *a, const void *x, const void *dy, void *dx);
 /** The input of branch i's mixer. */
 const void *dt_mixer_input(const struct block *b, int i, const struct block_acts *a);
 /** Recompute it, if backward needs it again. */

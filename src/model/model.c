@@ -17,10 +17,11 @@ static struct block_acts acts_of(const dt_model *m, int64_t i)
 }
 
 static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_param_view *w,
-                            const struct block_acts *a)
+                            const struct block_acts *a, bool cached)
 {
-    if (s->role != DT_UNIT_NORM) return dt_block_forward(m, &s->block, w, a, NULL, true);
-    return dt_norm_forward(m, &s->norm, w, a->x_in, a->x_out, m->stage_norm.mean, m->stage_norm.rstd, m->n_tok);
+    if (s->role != DT_UNIT_NORM)
+        return dt_block_forward(m, &s->block, w, a, cached ? m->cache[s->block.layer] : NULL, true);
+    return dt_norm_forward(m, &s->norm, w, a->x_in, a->x_out, m->stage_norm, m->n_tok);
 }
 
 /* The same for a rank without tokens. */
@@ -43,11 +44,8 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
 {
     const struct stage *s = &m->stages[i];
     const struct block_acts a = acts_of(m, i);
-    if (s->role == DT_UNIT_NORM) {
-        const struct norm_grads dnorm = dt_norm_grads_in(&s->norm, g);
-        return dt_norm_backward(m, &s->norm, w, &dnorm, a.x_in, m->stage_norm.mean, m->stage_norm.rstd, m->s.dx,
-                                m->s.dx, false, m->n_tok);
-    }
+    if (s->role == DT_UNIT_NORM)
+        return dt_norm_backward(m, &s->norm, w, g, a.x_in, m->stage_norm, m->s.dx, m->s.dx, false, m->n_tok);
     m->set_holds = -1; /* backward overwrites parts of it */
     return dt_block_backward(m, &s->block, w, g, &a);
 }
@@ -67,6 +65,25 @@ static dt_err keep_hidden(dt_model *m)
     return m->n_tok > 0 ? m->ops->copy(m->dev, m->hidden, from, (size_t)(m->n_tok * m->C) * m->elem, m->stream) : DT_OK;
 }
 
+dt_err dt_layers_run(dt_model *m, const char *phase, bool cached)
+{
+    dt_phase_enter(m->phase, phase, m->units[m->embed_unit].name);
+    DT_TRY(dt_embed_forward(m, m->x[0]));
+    for (int64_t i = 0; i < m->n_stages; i++) {
+        const struct stage *s = &m->stages[i];
+        const struct block_acts a = acts_of(m, i);
+        dt_param_view w;
+        dt_phase_enter(m->phase, phase, m->units[s->unit].name);
+        DT_TRY(dt_params_acquire(m, s->unit, &w));
+        DT_TRY(m->n_tok > 0 ? stage_forward(m, s, &w, &a, cached) : stage_skip(m, s, true));
+        DT_TRY(dt_params_release(m, s->unit));
+        if (m->owner) DT_TRY(dt_tower_after_block(m, s, a.x_out));
+        if (m->vision) DT_TRY(dt_vision_after_block(m, s, a.x_out));
+        if (s->role != DT_UNIT_NORM) m->set_holds = i;
+    }
+    return DT_OK;
+}
+
 dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
     DT_TRY(dt_model_stage_batch(m, b, NULL));
@@ -76,20 +93,7 @@ dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t ste
     m->set_holds = -1;
     DT_TRY(dt_balance_begin(m));
     DT_TRY(dt_vision_forward(m, b));
-    dt_phase_enter(m->phase, "forward", m->units[m->embed_unit].name);
-    DT_TRY(dt_embed_forward(m, m->x[0]));
-    for (int64_t i = 0; i < m->n_stages; i++) {
-        const struct stage *s = &m->stages[i];
-        const struct block_acts a = acts_of(m, i);
-        dt_param_view w;
-        dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
-        DT_TRY(dt_params_acquire(m, s->unit, &w));
-        DT_TRY(m->n_tok > 0 ? stage_forward(m, s, &w, &a) : stage_skip(m, s, true));
-        DT_TRY(dt_params_release(m, s->unit));
-        if (m->owner) DT_TRY(dt_tower_after_block(m, s, a.x_out));
-        if (m->vision) DT_TRY(dt_vision_after_block(m, s, a.x_out));
-        if (s->role != DT_UNIT_NORM) m->set_holds = i;
-    }
+    DT_TRY(dt_layers_run(m, "forward", false));
     m->load = NULL; /* recomputation counts nothing */
     m->hidden = m->train ? m->x[m->n_x - 1] : m->x[0];
     m->have_hidden = true;

@@ -14,7 +14,7 @@
 #include "layers.h"
 #include <math.h>
 
-/** Statistics of a norm: [T]. */
+/** Statistics of a norm, one for each row. RMSNorm has no mean. */
 struct norm_stats {
     float *mean, *rstd;
 };
@@ -130,7 +130,7 @@ struct head_sums {
 struct head_work {
     int64_t n_rows, logits_ld; /* R; V rounded up for aligned rows */
     void *x, *y, *dy;          /* [R,C]: hidden states, after the final norm, gradient */
-    float *mean, *rstd;        /* [R] */
+    struct norm_stats stats;   /* [R] */
     float *logits;             /* [R, logits_ld] */
     float *filled;             /* the same, with max_known: of dt_head_pass.known */
     void *low;                 /* h of the head's adapter */
@@ -152,17 +152,10 @@ struct draws {
 
 /** A scalar head processes all tokens at once. */
 struct value_work {
-    void *y, *dy;         /* [T,C]: after the final norm, gradient */
-    float *mean, *rstd;   /* [T] */
+    void *y, *dy; /* [T,C]: after the final norm, gradient */
+    struct norm_stats stats;
     float *host, *device; /* [T, n_labels]: values, then their gradients */
     void *dvalue;         /* the gradients in the activations' type; NULL if that is fp32 */
-};
-
-/** Destination of a norm's gradients. */
-struct norm_grads {
-    void *weight, *bias; /* NULL: missing or frozen */
-    dt_dtype dtype;
-    bool accumulate;
 };
 
 /** The tokens and sequences of a batch, for the device. The host fills them in pinned memory and copies them as one
@@ -265,7 +258,7 @@ struct tower_input {
     void *rows;                          /* [N P, 3 p p] */
     void *frames;                        /* of grids: [N P, 3, n_frames, p p] */
     void *x;                             /* [N P, C]: input of the norm, kept for backward */
-    float *mean, *rstd;                  /* [N P] */
+    struct norm_stats stats;             /* [N P] */
     void *class_row;                     /* [N, C] */
     int32_t *class_at, *zero, *in_order; /* [N]: rows of class tokens; 0, 0 ..; 0, 1 .. */
     struct span pixels;                  /* filled by vision.c */
@@ -420,8 +413,7 @@ struct delta_cache {
     size_t nbytes;                      /* of all */
 };
 struct delta_cache dt_delta_cache_at(const dt_model *m, void *cache);
-/** Clear the states of a slot, or copy those of another slot. */
-dt_err dt_delta_cache_clear(const dt_model *m, int32_t slot);
+/** Copy the states of slot src to slot dst; src -1: clear them. */
 dt_err dt_delta_cache_copy(const dt_model *m, int32_t src, int32_t dst);
 /** The delta rule of the current batch; state_row is not set. */
 dt_delta dt_block_delta(const dt_model *m);
@@ -458,6 +450,7 @@ static inline float dt_model_loss_scale(const dt_model *m)
 }
 /** Does the tensor have a gradient? */
 static inline bool dt_is_trained(struct tensor_at t) { return dt_exists(t) && t.part == DT_TRAINED; }
+static inline bool dt_norm_trains(const struct norm *n) { return dt_is_trained(n->w) || dt_is_trained(n->b); }
 /** Address of a tensor in its unit's parameters; NULL: missing. */
 static inline void *dt_weight(const dt_param_view *w, struct tensor_at t)
 {
@@ -482,6 +475,7 @@ struct arena {
 /** Allocate rows * width elements of elem bytes; NULL while only counting. */
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem);
 struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes);
+struct norm_stats dt_take_stats(struct arena *a, int64_t rows);
 /** The blocks of a model. IN_KEPT: activations that are never borrowed. */
 enum { IN_ACTIVATIONS, IN_KEPT, IN_DATA, IN_STAGING, IN_TABLE, N_ARENAS };
 /** Lay out all buffers. */
@@ -494,7 +488,7 @@ size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct 
 dt_err dt_model_find_tensors(dt_model *m);
 /** A linear layer and a norm outside the blocks, by the end of their names. */
 struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out);
-struct norm dt_norm_at(const dt_unit *u, const char *name);
+struct norm dt_norm_at(const dt_model *m, const dt_unit *u, const char *name);
 
 /* linear.c */
 /** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an
@@ -556,14 +550,12 @@ dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_vi
 dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g);
 /** Does backward read the layer's input? */
 bool dt_linear_keeps_input(const struct linear *l);
-/** The model's RMSNorm of rows with leading dimension ld. */
-dt_rmsnorm dt_rmsnorm_of(const dt_model *m, int64_t n_rows, int64_t width, int64_t ld);
+/** stats: out. */
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
-                       float *mean, float *rstd, int64_t n_rows);
-/** Addresses of the norm's gradients in its unit's gradients. */
-struct norm_grads dt_norm_grads_in(const struct norm *n, const dt_grad_view *g);
-dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const struct norm_grads *g,
-                        const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
+                       struct norm_stats stats, int64_t n_rows);
+/** Gradients of trained weight and bias into g, and of x into dx; add_to_dx: added to it. */
+dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_view *w, const dt_grad_view *g,
+                        const void *x, struct norm_stats stats, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows);
 
 /* mix_attention.c */
@@ -681,12 +673,15 @@ dt_err dt_grads_release(const dt_model *m, int unit);
 
 /* model.c: the layers, from tokens to hidden states, and their gradients from s.dx */
 dt_err dt_layers_forward(dt_model *m, const dt_batch *b, bool train, int64_t step);
+/** Run the staged batch through embedding and blocks. cached: with the KV cache (decode.c). */
+dt_err dt_layers_run(dt_model *m, const char *phase, bool cached);
 dt_err dt_layers_backward(dt_model *m);
 
 /* head.c */
 /** Results for the rows with a target; grads: also gradients, and s.dx. */
 dt_err dt_head_run(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted, bool grads);
-dt_err dt_head_fetch(dt_model *m, const dt_head_results *out);
+/** Copy the requested results of this rank's targets to their place among all targets. list: out, the arrays of out. */
+dt_err dt_head_fetch(dt_model *m, const dt_head_results *out, float *list[N_RESULTS]);
 
 /* values.c: the outputs of a scalar head, and from their gradients those of the head, and s.dx */
 dt_err dt_values_forward(dt_model *m, float *value);

@@ -114,12 +114,6 @@ static void free_tables(dt_model *m)
     free(m->sets);
     free(m->cache);
     free(m->cached);
-    m->stages = NULL;
-    m->parts = NULL;
-    m->x = NULL;
-    m->sets = NULL;
-    m->cache = NULL;
-    m->cached = NULL;
 }
 
 static dt_err count(dt_model *m, struct arena arenas[N_ARENAS])

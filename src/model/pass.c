@@ -12,25 +12,12 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
 /* Starting at element n. */
 static const float *from(const float *x, int64_t n) { return x ? x + n : NULL; }
 
-/* The results of this rank's targets. */
-static dt_head_results own_results(const dt_model *m, const dt_head_results *all)
-{
-    const int64_t n = m->part.first_target;
-    return (dt_head_results){.logp = (float *)from(all->logp, n),
-                             .hit = all->hit ? all->hit + n : NULL,
-                             .entropy = (float *)from(all->entropy, n),
-                             .log_sum_squares = (float *)from(all->log_sum_squares, n),
-                             .mean_logit = (float *)from(all->mean_logit, n),
-                             .kl = (float *)from(all->kl, n)};
-}
-
 dt_err dt_model_results(dt_model *m, const dt_head_results *out)
 {
     const struct part *p = &m->part;
-    const dt_head_results own = own_results(m, out);
-    float *const list[] = {out->logp, out->entropy, out->log_sum_squares, out->mean_logit, out->kl};
-    DT_TRY(dt_head_fetch(m, &own));
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+    float *list[N_RESULTS];
+    DT_TRY(dt_head_fetch(m, out, list));
+    for (int i = 0; i < N_RESULTS; i++)
         DT_TRY(dt_context_join(m, list[i], sizeof *list[i], p->first_target, m->n_rows, p->n_targets));
     return dt_context_join(m, out->hit, sizeof *out->hit, p->first_target, m->n_rows, p->n_targets);
 }

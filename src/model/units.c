@@ -9,51 +9,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prefix of all tensor names of the language model in a vision-language model. */
-static const char *const INSIDE = "language_model.";
+/* How tensor parallelism divides a module: tables and the first linear layers of attention and MLP by outputs, the
+ * second ones by inputs. A bias is divided like the outputs. */
+enum division { WHOLE, BY_OUTPUT, BY_INPUT };
 
-/* Properties of a module that its slot determines. split: the first linear layers of attention and MLP are divided by
- * outputs, the second by inputs, tables by rows. */
+/* Properties of a module that its slot determines. Vectors have no row. */
 static const struct slot_kind {
     dt_tensor_kind kind;
     dt_adapter_site site;
-    int split, split_bias; /* of [out, in]; -1: not divided */
+    enum division division;
 } SLOTS[N_SLOTS] = {
-    [SLOT_QKV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
-    [SLOT_O] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
-    [SLOT_UP] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
-    [SLOT_DOWN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
-    [SLOT_ROUTER] = {DT_KIND_MATRIX, DT_SITE_PARAMETER, -1, -1},
-    [SLOT_EXPERT_UP] = {DT_KIND_MATRIX, DT_SITE_NONE, 0, 0},
-    [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, 1, -1},
-    [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
-    [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
-    [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
-    [SLOT_LATENT_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, -1, -1},
-    [SLOT_LATENT_Q] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
-    [SLOT_LATENT_KV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
-    [SLOT_CORRECTION] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_SINKS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_CONV] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_DT_BIAS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_A_LOG] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_DELTA_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_NORM1] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_NORM4] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_SCALE1] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_SCALE2] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_Q_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_K_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_TOKENS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, 0, -1},
-    [SLOT_POSITIONS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, -1, -1},
-    [SLOT_FINAL_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
-    [SLOT_HEAD] = {DT_KIND_HEAD, DT_SITE_NAMED, 0, -1},
-    [SLOT_SCORE] = {DT_KIND_HEAD, DT_SITE_NAMED, -1, -1},
-    [SLOT_CLASS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
-    [SLOT_PATCHES] = {DT_KIND_PATCHES, DT_SITE_NONE, -1, -1},
-    [SLOT_PRE_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_QKV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_OUTPUT},
+    [SLOT_O] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_INPUT},
+    [SLOT_UP] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_OUTPUT},
+    [SLOT_DOWN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_INPUT},
+    [SLOT_ROUTER] = {DT_KIND_MATRIX, DT_SITE_PARAMETER},
+    [SLOT_EXPERT_UP] = {DT_KIND_MATRIX, DT_SITE_NONE, BY_OUTPUT},
+    [SLOT_EXPERT_DOWN] = {DT_KIND_MATRIX, DT_SITE_NONE, BY_INPUT},
+    [SLOT_DELTA_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR},
+    [SLOT_DELTA_OUT] = {DT_KIND_MATRIX, DT_SITE_LINEAR},
+    [SLOT_MLP_GATE] = {DT_KIND_MATRIX, DT_SITE_LINEAR},
+    [SLOT_LATENT_IN] = {DT_KIND_MATRIX, DT_SITE_LINEAR},
+    [SLOT_LATENT_Q] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_OUTPUT},
+    [SLOT_LATENT_KV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, BY_OUTPUT},
+    [SLOT_DELTA_NORM] = {DT_KIND_NORM},
+    [SLOT_NORM1] = {DT_KIND_NORM},
+    [SLOT_NORM2] = {DT_KIND_NORM},
+    [SLOT_NORM3] = {DT_KIND_NORM},
+    [SLOT_NORM4] = {DT_KIND_NORM},
+    [SLOT_Q_NORM] = {DT_KIND_NORM},
+    [SLOT_K_NORM] = {DT_KIND_NORM},
+    [SLOT_TOKENS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, BY_OUTPUT},
+    [SLOT_POSITIONS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED},
+    [SLOT_FINAL_NORM] = {DT_KIND_NORM},
+    [SLOT_HEAD] = {DT_KIND_HEAD, DT_SITE_NAMED, BY_OUTPUT},
+    [SLOT_SCORE] = {DT_KIND_HEAD, DT_SITE_NAMED},
+    [SLOT_PATCHES] = {DT_KIND_PATCHES},
+    [SLOT_PRE_NORM] = {DT_KIND_NORM},
 };
 
 static int shape_of(const struct builder *b, const struct module *k, int64_t shape[DT_MAX_DIMS])
@@ -99,7 +91,7 @@ static dt_err add_weight(const struct builder *b, const struct module *k, int64_
     t->in_first = in_first;
     t->of_expert = k->flags & PER_EXPERT;
     t->expert = expert;
-    t->split = k->flags & BATCHED ? -1 : linear && in_first ? !is->split : is->split;
+    t->split = is->division == WHOLE || k->flags & BATCHED ? -1 : (is->division == BY_INPUT) != (linear && in_first);
     t->site = b->tower && !linear                     ? DT_SITE_NONE
               : b->unit->role == DT_UNIT_CARRIED      ? DT_SITE_IDLE
               : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT
@@ -151,7 +143,7 @@ static dt_err add_bias(const struct builder *b, const struct module *k, int64_t 
     snprintf(name, sizeof name, "%s%s.bias", b->prefix, module);
     DT_TRY(dt_unit_add(b->unit, name, 1, &n, new_group, false, 0, 0));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
-    t->split = SLOTS[k->slot].split_bias;
+    t->split = SLOTS[k->slot].division == BY_OUTPUT ? 0 : -1;
     t->of_expert = k->flags & PER_EXPERT;
     t->expert = expert;
     return DT_OK;
@@ -171,8 +163,10 @@ static dt_err add_all(const struct builder *b, const struct module *of, int firs
     return DT_OK;
 }
 
-dt_err dt_units_build(const struct builder *b, const struct module *of)
+dt_err dt_units_build(const struct builder *b, dt_unit_role role, const char *name, const struct module *of)
 {
+    b->unit->role = role;
+    snprintf(b->unit->name, sizeof b->unit->name, "%s", name);
     for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
         for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
         DT_TRY(add_all(b, of, first, end, false));
@@ -184,24 +178,17 @@ dt_err dt_units_build(const struct builder *b, const struct module *of)
 static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_unit *u)
 {
     const int n_blocks = (int)mc->num_hidden_layers;
-    const char *inside = mc->vision ? INSIDE : "";
+    const char *inside = mc->vision ? DT_LANGUAGE_PREFIX : "";
     struct builder b = {.mc = mc, .n_labels = n_labels, .unit = u};
+    char name[24];
     snprintf(b.prefix, sizeof b.prefix, "%s", inside);
-    if (i == 0) {
-        snprintf(u->name, sizeof u->name, "embed");
-        u->role = DT_UNIT_EMBEDDING;
-        return dt_units_build(&b, mc->family->embed);
-    }
-    if (i > n_blocks) {
-        snprintf(u->name, sizeof u->name, "head");
-        u->role = n_labels != 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
-        return dt_units_build(&b, mc->family->head);
-    }
-    snprintf(u->name, sizeof u->name, "block.%d", i - 1);
-    u->role = DT_UNIT_BLOCK;
+    if (i == 0) return dt_units_build(&b, DT_UNIT_EMBEDDING, "embed", mc->family->embed);
+    if (i > n_blocks)
+        return dt_units_build(&b, n_labels != 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD, "head", mc->family->head);
+    snprintf(name, sizeof name, "block.%d", i - 1);
     b.layer = dt_model_layer(mc, i - 1);
     snprintf(b.prefix, sizeof b.prefix, "%s%s%d.", inside, mc->family->blocks, i - 1);
-    return dt_units_build(&b, mc->family->block);
+    return dt_units_build(&b, DT_UNIT_BLOCK, name, mc->family->block);
 }
 
 static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
@@ -239,10 +226,16 @@ dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt
 
 void dt_model_free_units(dt_unit *units, int n_units) { dt_units_free(units, n_units); }
 
+const char *dt_model_of_language(const char *name)
+{
+    static const char prefix[] = DT_LANGUAGE_PREFIX;
+    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
+}
+
 bool dt_model_is_vocabulary(const dt_tensor *t)
 {
     bool is = false;
-    const char *name = strncmp(t->name, INSIDE, strlen(INSIDE)) == 0 ? t->name + strlen(INSIDE) : t->name, *module;
+    const char *name = dt_model_of_language(t->name), *module;
     for (int i = 0; (module = dt_vocabulary_module(i)) && !is; i++)
         is = strncmp(name, module, strlen(module)) == 0 && strcmp(name + strlen(module), ".weight") == 0;
     return is;

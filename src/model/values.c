@@ -13,7 +13,7 @@ static size_t nbytes_of(const dt_model *m) { return (size_t)(m->n_tok * m->n_lab
 
 static dt_err norm_forward(const dt_model *m, const dt_param_view *w)
 {
-    return dt_norm_forward(m, &m->final_norm, w, m->hidden, m->v.y, m->v.mean, m->v.rstd, m->n_tok);
+    return dt_norm_forward(m, &m->final_norm, w, m->hidden, m->v.y, m->v.stats, m->n_tok);
 }
 
 dt_err dt_values_forward(dt_model *m, float *value)
@@ -49,13 +49,12 @@ static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *
         dscore.sums_dtype = g->dtype;
         dscore.accumulate_sums = g->accumulate;
     }
-    const struct norm_grads to = dt_norm_grads_in(&m->final_norm, g);
     if (dt_is_trained(m->head.w))
         DT_TRY(m->ops->matmul(m->dev, &dscore, dvalue, m->v.y, dt_gradient(g, m->head.w), m->stream));
-    if (!to.weight && !to.bias && m->first_trained == m->n_stages) return DT_OK;
+    if (!dt_norm_trains(&m->final_norm) && m->first_trained == m->n_stages) return DT_OK;
     if (dt_exists(m->head.w)) DT_TRY(m->ops->matmul(m->dev, &dy, dvalue, dt_weight(w, m->head.w), m->v.dy, m->stream));
-    return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd,
-                            dt_exists(m->head.w) ? m->v.dy : dvalue, m->s.dx, false, T);
+    return dt_norm_backward(m, &m->final_norm, w, g, m->hidden, m->v.stats, dt_exists(m->head.w) ? m->v.dy : dvalue,
+                            m->s.dx, false, T);
 }
 
 /* Copy to the device and convert to the type of the matmuls. */

@@ -41,8 +41,8 @@ typedef struct export_job {
     int *entry;         /* [n_slots] tensor of the layout: several slots may be in one (dt_fused) */
     float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
-    const dt_tower *tower; /* that names the tensors in the files; NULL: as here */
-    char *config;          /* rank 0: text of the configuration */
+    const dt_renaming *renamings; /* of tensors in the files; NULL: none */
+    char *config;                 /* rank 0: text of the configuration */
     merge_delta delta;
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
@@ -105,7 +105,7 @@ static void name_slot(export_job *j, int i)
     dt_tensor named = *j->slots[i].tensor;
     model_name(j, i, name);
     snprintf(named.name, sizeof named.name, "%s", name);
-    dt_tower_file_name(j->tower, j->opt->adapter ? DT_PEFT_PREFIX : name, j->names[i], sizeof j->names[i]);
+    dt_rename(j->renamings, j->opt->adapter ? DT_PEFT_PREFIX : name, j->names[i], sizeof j->names[i]);
     if (!j->opt->adapter) return;
     char path[DT_PEFT_NAME_MAX];
     dt_peft_tensor_name(&named, path);
@@ -147,7 +147,7 @@ static dt_err make_layout(export_job *j)
         const bool fused = f->saved && !j->opt->adapter;
         j->entry[i] = fused && f->first > 0 ? n - 1 : n;
         if (j->entry[i] < n) continue;
-        if (fused) dt_tower_file_name(j->tower, dt_tensor_fused(t).name, j->names[i], sizeof j->names[i]);
+        if (fused) dt_rename(j->renamings, dt_tensor_fused(t).name, j->names[i], sizeof j->names[i]);
         entries[n++] = (dt_st_entry){.name = j->names[i],
                                      .n_dims = fused ? f->n_dims : t->n_dims,
                                      .shape = fused ? f->shape : t->shape,
@@ -176,11 +176,13 @@ static dt_err make_config(export_job *j)
     return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
 }
 
-static dt_err find_tower(export_job *j)
+/* A model with a tower of its own has other names in files. */
+static dt_err find_renamings(export_job *j)
 {
     json_t *root;
     DT_TRY(dt_json_parse(&root, "config.json", j->opt->model_config, strlen(j->opt->model_config), 0));
-    j->tower = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
+    const dt_tower *tower = dt_tower_of_model(json_string_value(json_object_get(root, "model_type")));
+    if (tower) j->renamings = tower->names;
     json_decref(root);
     return DT_OK;
 }
@@ -197,7 +199,7 @@ static dt_err prepare(export_job *j)
     j->n_labels = count_labels(j);
     j->delta.subtracts = j->opt->subtracts;
     choose_slots(j);
-    if (!j->opt->adapter) DT_TRY(find_tower(j));
+    if (!j->opt->adapter) DT_TRY(find_renamings(j));
     DT_TRY(name_slots(j));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));

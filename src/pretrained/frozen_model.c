@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err make_units(dt_frozen_model *f, int64_t n_labels)
-{
-    DT_TRY(n_labels ? dt_model_make_value_units(&f->mc, n_labels, &f->units, &f->n_units)
-                    : dt_model_make_units(&f->mc, &f->units, &f->n_units));
-    return DT_OK;
-}
-
 static dt_err add_new(dt_frozen_model *f)
 {
     DT_CHECK(f->lora.r == 0, DT_ERR_USAGE, "%s: this model already has adapters; expected one without", f->from.path);
@@ -66,14 +59,14 @@ dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_lab
     if (of_files) DT_TRY(dt_pretrained_n_labels(&f->from, f->adapter, &n));
     if (of_files && n == 0 && f->mc.headless) n = DT_HIDDEN_STATES;
     if (n_labels == DT_LABELS_OF_SCORE && n == 0) n = 1; /* the load reports that the score is missing */
-    DT_TRY(make_units(f, n));
+    DT_TRY(dt_model_make_parts(&f->mc, n, NULL, &f->units, &f->n_units));
     return attach(f);
 }
 
 dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels)
 {
     DT_TRY(dt_model_config_parse(&f->mc, "config.json", like->json));
-    DT_TRY(make_units(f, n_labels));
+    DT_TRY(dt_model_make_parts(&f->mc, n_labels, NULL, &f->units, &f->n_units));
     return attach(f);
 }
 
@@ -94,12 +87,18 @@ static dt_zero_options options(const dt_frozen_model *f, const dt_zero_options *
                              .nvme_path = like->nvme_path};
 }
 
+static dt_err make_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
+                        dt_zero_plan *plan)
+{
+    const dt_zero_options opt = options(f, like, dtype);
+    return dt_zero_plan_make(&opt, f->units, f->n_units, nranks, plan);
+}
+
 dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
                             const dt_device *dev, dt_memory *memory)
 {
-    const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
-    DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
+    DT_TRY(make_plan(f, like, dtype, nranks, &plan));
     dt_memory_add(memory, &plan.memory);
     dt_stream_plan(dev, plan.n_streams, memory);
     return DT_OK;
@@ -108,9 +107,8 @@ dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *lik
 dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
                                     size_t *nbytes)
 {
-    const dt_zero_options opt = options(f, like, dtype);
     dt_zero_plan plan;
-    DT_TRY(dt_zero_plan_make(&opt, f->units, f->n_units, nranks, &plan));
+    DT_TRY(make_plan(f, like, dtype, nranks, &plan));
     *nbytes = 0;
     for (int p = 0; p < DT_N_PARTS; p++) *nbytes += plan.saved_nbytes[p];
     return DT_OK;

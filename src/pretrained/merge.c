@@ -6,6 +6,7 @@
 #include "merge.h"
 #include "dtrain/adapter/adapter.h"
 #include "dtrain/device/nf4.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -64,22 +65,26 @@ typedef struct adapter_of {
     bool turned;
 } adapter_of;
 
+/* The tensors MODULE.part_a and MODULE.part_b; {0}: the module has no such adapter. */
+static adapter_of find_pair(const merge_delta *d, const char *module, size_t len, const char *part_a,
+                            const char *part_b, bool turned)
+{
+    const adapter_of found = {find_part(d, module, len, part_a), find_part(d, module, len, part_b), turned};
+    return found.a && found.b ? found : (adapter_of){0};
+}
+
 static adapter_of find_adapter(const merge_delta *d, const dt_tensor *t, const char *weight, bool in_first)
 {
+    static const char a[] = "lora_A.weight", b[] = "lora_B.weight";
     if (t->of_expert && t->fused.name) {
         const dt_tensor all = dt_tensor_fused(t);
-        const size_t len = strlen(all.name);
-        return (adapter_of){find_part(d, all.name, len, "lora_A.weight"), find_part(d, all.name, len, "lora_B.weight"),
-                            in_first};
+        return find_pair(d, all.name, strlen(all.name), a, b, in_first);
     }
-    adapter_of found = {find_slice(d, weight, "lora_A.weight"), find_slice(d, weight, "lora_B.weight"), in_first};
-    if (t->site == DT_SITE_PARAMETER)
-        return (adapter_of){find_part(d, weight, strlen(weight), "lora_A.weight"),
-                            find_part(d, weight, strlen(weight), "lora_B.weight"), in_first};
-    if (!found.a)
-        found =
-            (adapter_of){find_slice(d, weight, "lora_embedding_A"), find_slice(d, weight, "lora_embedding_B"), true};
-    return found.a && found.b ? found : (adapter_of){0};
+    if (t->site == DT_SITE_PARAMETER) return find_pair(d, weight, strlen(weight), a, b, in_first);
+    if (!dt_has_ending(weight, ".weight")) return (adapter_of){0};
+    const size_t len = strlen(weight) - strlen(".weight");
+    const adapter_of found = find_pair(d, weight, len, a, b, in_first);
+    return found.a ? found : find_pair(d, weight, len, "lora_embedding_A", "lora_embedding_B", true);
 }
 
 bool merge_has(const merge_delta *d, const dt_stored_slot *s, const char *weight)
@@ -124,10 +129,10 @@ static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
         for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
 }
 
-static dt_err turn(float **matrix, const dt_tensor *t)
+dt_err merge_turn(float **matrix, const dt_tensor *t)
 {
     float *turned = malloc(whole_nbytes(t));
-    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for an adapter");
+    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for the transpose of `%s`", t->name);
     transpose(*matrix, t->shape[0], t->shape[1], turned);
     free(*matrix);
     *matrix = turned;
@@ -150,8 +155,8 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
     if (!turned) return DT_OK;
     float *const of_a = d->right;
     d->right = d->left, d->left = of_a;
-    DT_TRY(turn(&d->left, a));
-    return turn(&d->right, b);
+    DT_TRY(merge_turn(&d->left, a));
+    return merge_turn(&d->right, b);
 }
 
 dt_err merge_join(dt_comm *comm, dt_zero *z, const dt_slice *p, dt_err own, float **whole)
@@ -385,23 +390,29 @@ static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
-dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters)
+static dt_err add_to_slot(merge_delta *d, dt_comm *comm, const dt_stored_slot *s)
+{
+    if (!merge_has(d, s, s->tensor->name)) return DT_OK;
+    DT_TRY(merge_gather(d, comm, s, s->tensor->name, DT_OK));
+    return dt_comm_agree(comm, add_to_own(s->of->zero, s, d));
+}
+
+dt_err merge_each(dt_comm *comm, dt_zero *z, dt_zero *adapters, merge_use *use)
 {
     const dt_saved_model of = {.zero = z};
-    dt_stored_slot *slots;
-    int n;
+    dt_stored_slot *slots = NULL;
+    int n = 0;
     merge_delta d = {0};
     dt_err err = dt_stored_slots(&of, 1, &slots, &n);
     if (err == DT_OK) err = merge_open(&d, adapters);
     err = dt_comm_agree(comm, err);
     for (int i = 0; i < n && err == DT_OK; i++) {
-        const char *weight = slots[i].tensor->name;
-        if (!merge_has(&d, &slots[i], weight)) continue;
-        err = merge_gather(&d, comm, &slots[i], weight, DT_OK);
-        if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
+        err = use(&d, comm, &slots[i]);
         merge_free(&d);
     }
     merge_close(&d);
     free(slots);
     return err == DT_OK ? dt_comm_agree(comm, dt_zero_state_written(z)) : err;
 }
+
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters) { return merge_each(comm, z, adapters, add_to_slot); }

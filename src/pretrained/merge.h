@@ -43,6 +43,12 @@ dt_err merge_gather_update(merge_delta *d, dt_comm *comm, const dt_stored_slot *
 void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, int64_t first, int64_t n, float *w);
 /** w[i] += delta of element first + i, i < n, in fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
+/** Transpose the matrix of a tensor; *matrix is replaced. Local. DT_ERR_MEMORY. */
+dt_err merge_turn(float **matrix, const dt_tensor *t);
+/** Change a weight, or values of its adapter. Collective, agreed. */
+typedef dt_err merge_use(merge_delta *d, dt_comm *comm, const dt_stored_slot *s);
+/** Call use for each tensor of z, with the adapters in `adapters`. Collective, agreed. */
+dt_err merge_each(dt_comm *comm, dt_zero *z, dt_zero *adapters, merge_use *use);
 /** Merge the adapters in `adapters` into the weights of z. Collective, agreed. */
 dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters);
 /** The lengths of the rows, or columns if d->turned, of the gathered weight with its update, without factors. They have

@@ -34,27 +34,23 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
-static void prefix_name(const char *name, char out[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX])
+static const dt_st_tensor *find(const locate_job *job, const char *path)
 {
-    snprintf(out, sizeof DT_PEFT_PREFIX, "%s", DT_PEFT_PREFIX);
-    dt_peft_name(name, out + strlen(DT_PEFT_PREFIX));
+    char name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+    snprintf(name, sizeof name, "%s%s", DT_PEFT_PREFIX, path);
+    return dt_safetensors_find(job->s, name);
 }
 
 static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored_location *location)
 {
-    char name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+    char path[DT_PEFT_NAME_MAX];
     const dt_tensor *t = slot->tensor;
-    snprintf(name, sizeof DT_PEFT_PREFIX, "%s", DT_PEFT_PREFIX);
-    dt_peft_tensor_name(t, name + strlen(DT_PEFT_PREFIX));
-    const dt_st_tensor *found = dt_safetensors_find(job->s, name);
-    if (!found) { /* of a model without a head */
-        char path[DT_PEFT_NAME_MAX], other[sizeof name];
-        dt_peft_tensor_name(t, path);
-        snprintf(other, sizeof other, "%s%s", DT_PEFT_PREFIX, dt_peft_headless(path));
-        found = dt_safetensors_find(job->s, other);
-    }
+    dt_peft_tensor_name(t, path);
+    const dt_st_tensor *found = find(job, path);
+    if (!found) found = find(job, dt_peft_headless(path)); /* of a model without a head */
     *location = (dt_stored_location){.elsewhere = !found};
-    DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s` is missing", job->file, name);
+    DT_CHECK(found || !is_needed(job->lora, t), DT_ERR_DATA, "%s: tensor `%s%s` is missing", job->file, DT_PEFT_PREFIX,
+             path);
     return found ? take(job, found, t, location) : DT_OK;
 }
 
@@ -65,10 +61,10 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     if (map->embed < 0 || map->locations[map->embed].elsewhere) return DT_OK;
     const dt_tensor *embed = slots[map->embed].tensor;
-    char of_model[DT_NAME_MAX], name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+    char of_model[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
     dt_stored_name_head(embed, of_model);
-    prefix_name(of_model, name);
-    const dt_st_tensor *head = dt_safetensors_find(job->s, name);
+    dt_peft_name(of_model, path);
+    const dt_st_tensor *head = find(job, path);
     DT_CHECK(
         head || (job->lora->ties && strstr(embed->name, "embed_tokens")), DT_ERR_DATA,
         "%s: tensor `%s%s` was trained separately, but this model ties its head to it; such adapters are not supported",
@@ -118,7 +114,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     return DT_OK;
 }
 
-static dt_err open_file(dt_safetensors *s, const char *dir, char path[PATH_MAX])
+dt_err peft_open(dt_safetensors *s, const char *dir, char path[PATH_MAX])
 {
     char pickled[PATH_MAX];
     if (dt_is_in(path, dir, DT_PEFT_TENSORS)) return dt_safetensors_open(s, path);
@@ -136,7 +132,7 @@ dt_err peft_locate(const char *dir, const dt_stored_slot *slots, int n_slots, dt
     dt_lora lora = {0};
     DT_TRY(dt_lora_read(&lora, dir));
     locate_job job = {.lora = &lora, .s = &s, .file = path};
-    dt_err err = open_file(&s, dir, path);
+    dt_err err = peft_open(&s, dir, path);
     if (err == DT_OK && !(job.used = calloc((size_t)s.n_tensors + 1, sizeof *job.used)))
         err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %d tensors", dir, s.n_tensors);
     if (err == DT_OK) err = locate_all(&job, slots, n_slots, map);

@@ -6,6 +6,7 @@
 #include "dtrain/io/json.h"
 #include "dtrain/io/safetensors.h"
 #include "dtrain/pretrained/pretrained.h"
+#include "peft_locate.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
@@ -25,14 +26,6 @@ typedef struct plain_job {
 
 static bool is_a(const char *name) { return strstr(name, ".lora_A.") != NULL; }
 static bool is_b(const char *name) { return strstr(name, ".lora_B.") != NULL; }
-
-static dt_err open_tensors(dt_safetensors *s, const char *dir)
-{
-    char path[PATH_MAX];
-    DT_CHECK(dt_is_in(path, dir, DT_PEFT_TENSORS), DT_ERR_DATA, "%s: expected an adapter with %s", dir,
-             DT_PEFT_TENSORS);
-    return dt_safetensors_open(s, path);
-}
 
 /* The rank of A and B is twice that of the file. Other tensors stay. */
 static dt_err list_entries(plain_job *j)
@@ -159,8 +152,9 @@ static dt_err convert(plain_job *j)
 dt_err dt_adapter_plain(const char *from, const char *initial, const char *to)
 {
     plain_job j = {.from = from, .initial = initial, .to = to};
-    dt_err err = open_tensors(&j.s, from);
-    if (err == DT_OK) err = open_tensors(&j.before, initial);
+    char path[PATH_MAX];
+    dt_err err = peft_open(&j.s, from, path);
+    if (err == DT_OK) err = peft_open(&j.before, initial, path);
     if (err == DT_OK) err = convert(&j);
     dt_st_layout_free(&j.layout);
     free(j.entries);

@@ -4,7 +4,6 @@
 #include "dtrain/config/config.h"
 #include "merge.h"
 #include "peft_locate.h"
-#include "untie.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
 #include "vision_files.h"
@@ -225,7 +224,6 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
                           .keeps_nonfinite = p->keeps_nonfinite,
                           .parts = parts_of(p)};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
-    if (p->unties) DT_TRY(untie_copy_head(comm, z));
     if (!p->adapter) return DT_OK;
     one.adapters_follow = false;
     one.parts = NULL;

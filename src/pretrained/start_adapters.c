@@ -19,9 +19,11 @@ static dt_err write_owned(dt_zero *z, const dt_slice *charged, const float *whol
     return err;
 }
 
-static dt_err start_magnitudes(merge_delta *d, dt_comm *comm, const dt_stored_slot *s, const dt_slice *magnitude)
+static dt_err start_magnitudes(merge_delta *d, dt_comm *comm, const dt_stored_slot *s)
 {
+    const dt_slice *magnitude = merge_magnitude(d, s->tensor->name);
     float *length = NULL;
+    if (!magnitude) return DT_OK;
     DT_TRY(merge_gather_update(d, comm, s, s->tensor->name, DT_OK));
     dt_err err = merge_lengths(d, comm, s, DT_OK, &length);
     if (err == DT_OK) err = dt_comm_agree(comm, write_owned(d->z, magnitude, length));
@@ -29,25 +31,7 @@ static dt_err start_magnitudes(merge_delta *d, dt_comm *comm, const dt_stored_sl
     return err;
 }
 
-dt_err dt_adapters_start(dt_comm *comm, dt_zero *z)
-{
-    const dt_saved_model of = {.zero = z};
-    dt_stored_slot *slots = NULL;
-    int n = 0;
-    merge_delta d = {0};
-    dt_err err = dt_stored_slots(&of, 1, &slots, &n);
-    if (err == DT_OK) err = merge_open(&d, z);
-    err = dt_comm_agree(comm, err);
-    for (int i = 0; i < n && err == DT_OK; i++) {
-        const dt_slice *magnitude = merge_magnitude(&d, slots[i].tensor->name);
-        if (!magnitude) continue;
-        err = start_magnitudes(&d, comm, &slots[i], magnitude);
-        merge_free(&d);
-    }
-    merge_close(&d);
-    free(slots);
-    return err == DT_OK ? dt_comm_agree(comm, dt_zero_state_written(z)) : err;
-}
+dt_err dt_adapters_start(dt_comm *comm, dt_zero *z) { return merge_each(comm, z, z, start_magnitudes); }
 
 /* ---- factors of the weights -------------------------------------------------------------------------------------- */
 
@@ -67,23 +51,10 @@ static dt_err check_layer(dt_zero *z, const layer *l)
     return DT_OK;
 }
 
-/* The weight as [out, in]. */
-static dt_err turn(layer *l)
-{
-    const int64_t rows = l->slot->tensor->shape[0], cols = l->slot->tensor->shape[1];
-    float *turned = malloc((size_t)(rows * cols) * sizeof *turned);
-    DT_CHECK(turned, DT_ERR_MEMORY, "out of memory for %s", l->slot->tensor->name);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) turned[j * rows + i] = l->w[i * cols + j];
-    free(l->w);
-    l->w = turned;
-    return DT_OK;
-}
-
 static dt_err factorise(dt_zero *z, layer *l, const dt_lora *lora)
 {
     const dt_tensor *a = dt_zero_tensor(z, l->a), *b = dt_zero_tensor(z, l->b);
-    if (l->slot->tensor->in_first) DT_TRY(turn(l));
+    if (l->slot->tensor->in_first) DT_TRY(merge_turn(&l->w, l->slot->tensor));
     const factor_task t = {.w = l->w,
                            .n_out = b->shape[0],
                            .n_in = a->shape[1],

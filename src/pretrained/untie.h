@@ -2,10 +2,8 @@
 #ifndef DTRAIN_PRETRAINED_UNTIE_H
 #define DTRAIN_PRETRAINED_UNTIE_H
 
-#include "dtrain/checkpoint/stored.h"
+#include "dtrain/io/safetensors.h"
 
-/** Copy the embedding to the head. Collective, agreed. */
-dt_err untie_copy_head(dt_comm *comm, dt_zero *z);
 /** Compare two tensors of files as fp32, which represents all types exactly. same: out. Local. */
 dt_err untie_compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_st_tensor *b, bool *same);
 

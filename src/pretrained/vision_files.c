@@ -73,11 +73,7 @@ dt_err vision_complete_config(char **text, const char *name, const char *dir, dt
     dt_err err = settle_head(root, dir, &changed);
     if (err == DT_OK) err = dt_model_choose_part(part, name, &root, is_text, &changed);
     if (err == DT_OK && dt_model_has_vision(root)) err = add_preprocessor(root, dir, &changed);
-    if (err == DT_OK && changed) {
-        free(*text);
-        *text = json_dumps(root, JSON_INDENT(2));
-        if (!*text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
-    }
+    if (err == DT_OK && changed) err = dt_json_store(text, name, root);
     json_decref(root);
     return err;
 }

@@ -167,15 +167,6 @@ static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, 
     return root;
 }
 
-static dt_err take_text(dt_pretrained *p, const json_t *root)
-{
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the text of a configuration", p->config_name);
-    free(p->model_config);
-    p->model_config = text;
-    return DT_OK;
-}
-
 static dt_err name_parts(dt_pretrained *p, const dt_config *cfg)
 {
     char *name = NULL;
@@ -201,8 +192,8 @@ static dt_err check_language(const dt_pretrained *p, const dt_config *cfg)
 static dt_err parse(const char *name, const json_t *root)
 {
     dt_model_config mc = {0};
-    char *text = json_dumps(root, 0);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for its text", name);
+    char *text = NULL;
+    DT_TRY(dt_json_store(&text, name, root));
     const dt_err err = dt_model_config_parse(&mc, name, text);
     dt_model_config_free(&mc);
     free(text);
@@ -274,7 +265,7 @@ static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
     json_t *root = err == DT_OK ? make_text(cfg, language, tower, preprocessor, token) : NULL;
     if (err != DT_OK) json_decref(tower);
     if (err == DT_OK) err = check_joined(p, cfg, alone, root);
-    if (err == DT_OK) err = take_text(p, root);
+    if (err == DT_OK) err = dt_json_store(&p->model_config, p->config_name, root);
     json_decref(root);
     json_decref(alone);
     return err == DT_OK ? name_parts(p, cfg) : err;
@@ -359,7 +350,7 @@ static dt_err take_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
         p->path);
     DT_TRY(check_keys(p, cfg, root));
     DT_TRY(check_token(p, cfg, root));
-    return take_text(p, root);
+    return dt_json_store(&p->model_config, p->config_name, root);
 }
 
 static dt_err check_none(const dt_pretrained *p, const dt_config *cfg)

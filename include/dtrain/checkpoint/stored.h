@@ -70,7 +70,7 @@ typedef struct dt_saved_model {
     /* loading: keep score.weight if the file lacks it, and ignore a vocabulary's head in the file */
     bool new_score;
     bool new_adapters;    /* loading: keep adapters (unit.h) that the file lacks */
-    bool new_head;        /* loading: keep the vocabulary's head if the file lacks it */
+    bool new_head;        /* loading: the vocabulary's head starts as the embedding if the file lacks it */
     bool adapters_follow; /* loading: another file contains the adapters, so do not report them as new */
     /* loading: frozen parameters have their values already, and a file with other values is refused; this text, what
      * to do then, ends the message. NULL: they are read like the others */
@@ -148,6 +148,7 @@ typedef struct dt_stored_location {
     /* of a matrix [n out, r]: the file has [out, r n], with column j n + e that of matrix e and column j; 0: not */
     int32_t n_alternating;
     int32_t left_out;    /* dt_base: it is in another model's file */
+    int32_t as_slot;     /* 1 + index of the slot whose tensor in the file this one starts as (new_head); 0: its own */
     dt_packed packed;    /* `type` is that of the decoded values */
     int64_t run, stride; /* as in dt_fused */
 } dt_stored_location;

@@ -29,6 +29,10 @@ enum {
  *  DT_ERR_DATA: not JSON, nested more than 2048 levels deep, a duplicate key. DT_ERR_MEMORY. */
 dt_err dt_json_parse(json_t **root, const char *name, const char *text, size_t nbytes, unsigned flags);
 
+/** Replace *text by the text of root, indented, and free the old one. name: of the text in messages. DT_ERR_MEMORY:
+ *  *text is unchanged. */
+dt_err dt_json_store(char **text, const char *name, const json_t *root);
+
 /** Decode a key of a text parsed with DT_JSON_NUL_KEYS. out: out, at least strlen(key) bytes. Returns the number of
  *  bytes written. */
 size_t dt_json_key(const char *key, char *out);

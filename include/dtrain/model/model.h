@@ -131,8 +131,8 @@ union dt_mesh;
 const char *dt_model_undivided(const dt_model_config *mc, int n);
 /** Why ranks cannot divide the tokens of a batch of this model; NULL: they can. */
 const char *dt_model_undivided_tokens(const dt_model_config *mc);
-/** dt_model_make_units, or dt_model_make_value_units with n_labels, for a rank of a mesh: with its part of the tensors
- *  that the axis tp divides. */
+/** dt_model_make_units, or dt_model_make_value_units if n_labels is not 0, for a rank of a mesh: with its part of the
+ *  tensors that the axis tp divides. mesh NULL: whole tensors. */
 dt_err dt_model_make_parts(const dt_model_config *mc, int64_t n_labels, const union dt_mesh *mesh, dt_unit **units,
                            int *n_units);
 /** Number of layers with linear attention. */
@@ -244,6 +244,9 @@ enum {
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units);
 /** Free the units and their tables. Safe on NULL. */
 void dt_model_free_units(dt_unit *units, int n_units);
+#define DT_LANGUAGE_PREFIX "language_model." /* of all tensors of the language model in a vision-language model */
+/** The name without this prefix. */
+const char *dt_model_of_language(const char *name);
 /** Is it a matrix with one row per token of the vocabulary: the embedding, or an untied head? */
 bool dt_model_is_vocabulary(const dt_tensor *t);
 /** Module number i with such a matrix, of any family: "lm_head". Names occur several times. NULL after the last. */

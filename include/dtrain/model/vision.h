@@ -37,9 +37,11 @@ typedef struct dt_tower {
     bool interpolates;          /* has a square table of positions, which is interpolated */
     bool interleaved;           /* mrope_interleaved */
     bool text_alone;            /* without images, the text model of files is used (DT_MODEL_USUAL) */
-    /* values of missing keys: depth, hidden_size, intermediate_size, window_size in pixels (0: no windows),
+    /* values of missing keys: image_size (unless images are grids), num_hidden_layers or depth, hidden_size,
+     * intermediate_size, num_attention_heads or num_heads, window_size in pixels (0: no windows),
      * fullatt_block_indexes, mrope_section, deepstack_visual_indexes (-1: the tower has none) */
-    int64_t n_blocks, hidden_size, intermediate_size, window_size, full_blocks[4], sections[3], deepstack[3];
+    int64_t image_size, n_blocks, hidden_size, intermediate_size, n_heads;
+    int64_t window_size, full_blocks[4], sections[3], deepstack[3];
 } dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */
@@ -80,7 +82,7 @@ typedef struct dt_vision_config {
     bool grids;                     /* images are grids of cells */
     bool tiles;                     /* images are tiles: cells, each an image for the tower */
     int64_t image_size, patch_size;
-    int64_t n_frames;   /* an image is repeated so many times as the input of the patch embedding */
+    int64_t n_frames;   /* the patch embedding reads an image n_frames times */
     int64_t window;     /* cells along a side of an attention window, in blocks that are `windowed`; 0: none */
     int64_t table_side; /* of the square table of positions, which is interpolated; 0: not interpolated */
     /* Blocks whose outputs have projectors of their own. Rows of the k-th are added to the placeholders after block k
@@ -143,8 +145,6 @@ const dt_tower *dt_tower_find(const char *model_type);
 /** Find the kind with this model_type of the whole model (may be NULL), which has its own language model. NULL:
  *  none. */
 const dt_tower *dt_tower_of_model(const char *model_type);
-/** The name of a tensor in exported files. tower NULL, or of LLaVA: the same. */
-void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size);
 /** "mlp2x_gelu", ... */
 const char *dt_projector_name(dt_projector_type projector);
 

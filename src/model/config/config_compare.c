@@ -127,11 +127,44 @@ static void put_text(const value *v, field_kind kind, int n_digits, char out[32]
     if (kind == FIELD_ROPE) snprintf(out, 32, "%s", dt_rope_name(v->rope));
 }
 
-static void compare_field(const struct field *f, const dt_model_config *before, const dt_model_config *now,
-                          dt_model_visit visit, void *self)
+/* Two models, and who receives their differences. */
+struct pair {
+    const dt_model_config *before, *now;
+    dt_model_visit visit;
+    void *self;
+};
+
+static void compare_words(const struct pair *p, const char *name, const char *before, const char *now)
+{
+    if (strcmp(before, now) != 0) p->visit(p->self, name, before, now);
+}
+
+static void compare_ints(const struct pair *p, const char *name, int64_t before, int64_t now)
 {
     char a[32], b[32];
-    const value x = value_of(before, f), y = value_of(now, f);
+    snprintf(a, sizeof a, "%" PRId64, before);
+    snprintf(b, sizeof b, "%" PRId64, now);
+    compare_words(p, name, a, b);
+}
+
+static void compare_reals(const struct pair *p, const char *name, double before, double now)
+{
+    char a[32], b[32];
+    snprintf(a, sizeof a, "%.17g", before);
+    snprintf(b, sizeof b, "%.17g", now);
+    compare_words(p, name, a, b);
+}
+
+static const char *item(const char *name, int64_t i, char out[80])
+{
+    snprintf(out, 80, "%s[%" PRId64 "]", name, i);
+    return out;
+}
+
+static void compare_field(const struct pair *p, const struct field *f)
+{
+    char a[32], b[32];
+    const value x = value_of(p->before, f), y = value_of(p->now, f);
     put_text(&x, f->kind, 17, a); /* 17 digits distinguish any two doubles */
     put_text(&y, f->kind, 17, b);
     if (strcmp(a, b) == 0) return;
@@ -139,22 +172,7 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     put_text(&x, f->kind, 9, short_a);
     put_text(&y, f->kind, 9, short_b);
     const bool enough = strcmp(short_a, short_b) != 0;
-    visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
-}
-
-/* The first layer whose words differ. */
-static void compare_layers(const dt_model_config *before, const dt_model_config *now, const char *name,
-                           const char *(*word_of)(dt_layer), dt_model_visit visit, void *self)
-{
-    char full[48];
-    if (before->num_hidden_layers != now->num_hidden_layers) return;
-    for (int64_t i = 0; i < now->num_hidden_layers; i++) {
-        const char *a = word_of(dt_model_layer(before, i)), *b = word_of(dt_model_layer(now, i));
-        if (strcmp(a, b) == 0) continue;
-        snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
-        visit(self, full, a, b);
-        return;
-    }
+    p->visit(p->self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
 static const char *attention_of(dt_layer l)
@@ -163,89 +181,66 @@ static const char *attention_of(dt_layer l)
 }
 static const char *rotation_of(dt_layer l) { return l.unrotated ? "0" : "1"; }
 static const char *mlp_of(dt_layer l) { return l.sparse ? "experts" : "dense"; }
+static const char *windows_of(dt_layer l) { return l.windowed ? "windows" : "full attention"; }
 
-static void compare_words(const char *name, const char *before, const char *now, dt_model_visit visit, void *self)
+/* Report the first of n layers whose words differ. */
+static void compare_layers(const struct pair *p, const char *name, const dt_model_config *before,
+                           const dt_model_config *now, int64_t n, const char *(*word_of)(dt_layer))
 {
-    if (strcmp(before, now) != 0) visit(self, name, before, now);
-}
-
-static void compare_reals(const char *name, double before, double now, dt_model_visit visit, void *self)
-{
-    char a[32], b[32];
-    snprintf(a, sizeof a, "%.17g", before);
-    snprintf(b, sizeof b, "%.17g", now);
-    compare_words(name, a, b, visit, self);
+    char full[80];
+    int64_t i = 0;
+    while (i < n && strcmp(word_of(dt_model_layer(before, i)), word_of(dt_model_layer(now, i))) == 0) i++;
+    if (i == n) return;
+    p->visit(p->self, item(name, i, full), word_of(dt_model_layer(before, i)), word_of(dt_model_layer(now, i)));
 }
 
 /* Report the first divisor of a frequency that differs. The numbers of pairs are those of head_dim and of
  * partial_rotary_factor. */
-static void compare_divisors(const char *name, const dt_model_config *before, const double *a, const double *b,
-                             dt_model_visit visit, void *self)
+static void compare_divisors(const struct pair *p, const char *name, const double *a, const double *b)
 {
-    for (int64_t i = 0; a && b && i < dt_model_rotary_dim(before) / 2; i++) {
-        char full[64];
-        snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
-        if (a[i] == b[i]) continue;
-        compare_reals(full, a[i], b[i], visit, self);
-        return;
-    }
+    char full[80];
+    const int64_t n = a && b ? dt_model_rotary_dim(p->before) / 2 : 0;
+    int64_t i = 0;
+    while (i < n && a[i] == b[i]) i++;
+    if (i < n) compare_reals(p, item(name, i, full), a[i], b[i]);
 }
 
 /* If one of the models has no preprocessor, only rescale_factor, mean and std are compared. */
-static void compare_preprocessors(const dt_vision_config *before, const dt_vision_config *now, dt_model_visit visit,
-                                  void *self)
+static void compare_preprocessors(const struct pair *p)
 {
-    dt_preprocessor a = before->preprocessor, b = now->preprocessor;
+    dt_preprocessor a = p->before->vision->preprocessor, b = p->now->vision->preprocessor;
     dt_preprocessor_words was, is;
     if (!a.out_width || !b.out_width) {
-        a = (dt_preprocessor){.rescale_factor = a.rescale_factor};
-        b = (dt_preprocessor){.rescale_factor = b.rescale_factor};
-        memcpy(a.mean, before->preprocessor.mean, sizeof a.mean);
-        memcpy(b.mean, now->preprocessor.mean, sizeof b.mean);
-        memcpy(a.std, before->preprocessor.std, sizeof a.std);
-        memcpy(b.std, now->preprocessor.std, sizeof b.std);
+        dt_preprocessor *const both[] = {&a, &b};
+        for (int i = 0; i < 2; i++) {
+            dt_preprocessor only = {.rescale_factor = both[i]->rescale_factor};
+            memcpy(only.mean, both[i]->mean, sizeof only.mean);
+            memcpy(only.std, both[i]->std, sizeof only.std);
+            *both[i] = only;
+        }
     }
     const char *key = dt_preprocessor_differs(&a, &b, &was, &is);
     char name[64];
     snprintf(name, sizeof name, "preprocessor_config.%s", key ? key : "");
-    if (key) visit(self, name, was.text, is.text);
+    if (key) p->visit(p->self, name, was.text, is.text);
 }
 
-static void compare_item(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
-                         void *self)
+/* Report the first block of deepstack that differs. */
+static void compare_deepstack(const struct pair *p, const dt_vision_config *a, const dt_vision_config *b)
 {
     char full[80];
-    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
-    visit(self, full, before, now);
-}
-
-/* Report the first block that differs in its attention or deepstack. */
-static void compare_tower_layers(const dt_vision_config *a, const dt_vision_config *b, dt_model_visit visit, void *self)
-{
-    static const char *const WORDS[] = {"full attention", "windows"};
-    if (a->n_blocks != b->n_blocks) return;
-    for (int k = 0; k < a->n_deepstack && a->n_deepstack == b->n_deepstack; k++)
-        if (a->deepstack[k] != b->deepstack[k]) {
-            char was[24], is[24];
-            snprintf(was, sizeof was, "%" PRId64, a->deepstack[k]);
-            snprintf(is, sizeof is, "%" PRId64, b->deepstack[k]);
-            compare_item("vision_config.deepstack_visual_indexes", k, was, is, visit, self);
-            break;
-        }
-    for (int64_t i = 0; i < a->n_blocks; i++) {
-        const bool was = dt_model_layer(a->blocks, i).windowed, is = dt_model_layer(b->blocks, i).windowed;
-        if (was == is) continue;
-        compare_item("vision_config.fullatt_block_indexes", i, WORDS[was], WORDS[is], visit, self);
-        return;
-    }
+    int k = 0;
+    while (k < a->n_deepstack && a->deepstack[k] == b->deepstack[k]) k++;
+    if (k < a->n_deepstack && a->n_deepstack == b->n_deepstack)
+        compare_ints(p, item("vision_config.deepstack_visual_indexes", k, full), a->deepstack[k], b->deepstack[k]);
 }
 
 /* Compare what determines the features and their use. The feature layer is compared by its index from the first
  * block. */
-static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+static void compare_vision(const struct pair *p)
 {
-    const dt_vision_config *a = before->vision, *b = now->vision;
-    if (!a != !b) visit(self, "vision_config", a ? "a tower" : "none", b ? "a tower" : "none");
+    const dt_vision_config *a = p->before->vision, *b = p->now->vision;
+    compare_words(p, "vision_config", a ? "a tower" : "none", b ? "a tower" : "none");
     if (!a || !b) return;
     const struct {
         const char *name;
@@ -270,35 +265,35 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         {"vision_config.window_size", a->window, b->window},
         {"vision_config.num_position_embeddings", a->table_side, b->table_side},
         {"vision_config.deepstack_visual_indexes", a->n_deepstack, b->n_deepstack}};
-    if (a->tower != b->tower) visit(self, "vision_config.model_type", a->tower->name, b->tower->name);
-    if (a->projector.type != b->projector.type)
-        visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        char was[24], is[24];
-        snprintf(was, sizeof was, "%" PRId64, numbers[i].a);
-        snprintf(is, sizeof is, "%" PRId64, numbers[i].b);
-        if (numbers[i].a != numbers[i].b) visit(self, numbers[i].name, was, is);
+    if (a->tower != b->tower) p->visit(p->self, "vision_config.model_type", a->tower->name, b->tower->name);
+    compare_words(p, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        compare_ints(p, numbers[i].name, numbers[i].a, numbers[i].b);
+    compare_words(p, "vision_config.hidden_act", dt_activation_name(a->blocks->act),
+                  dt_activation_name(b->blocks->act));
+    compare_words(p, "projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
+                  dt_activation_name((dt_activation)b->projector.act));
+    compare_reals(p, "vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps);
+    compare_reals(p, "vision_config.rope_theta", a->blocks->rope_theta, b->blocks->rope_theta);
+    if (a->n_blocks == b->n_blocks) {
+        compare_deepstack(p, a, b);
+        compare_layers(p, "vision_config.fullatt_block_indexes", a->blocks, b->blocks, a->n_blocks, windows_of);
     }
-    compare_words("vision_config.hidden_act", dt_activation_name(a->blocks->act), dt_activation_name(b->blocks->act),
-                  visit, self);
-    compare_words("projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
-                  dt_activation_name((dt_activation)b->projector.act), visit, self);
-    compare_reals("vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps, visit, self);
-    compare_reals("vision_config.rope_theta", a->blocks->rope_theta, b->blocks->rope_theta, visit, self);
-    compare_tower_layers(a, b, visit, self);
-    compare_preprocessors(a, b, visit, self);
+    compare_preprocessors(p);
 }
 
 void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
                              void *self)
 {
-    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
-    compare_layers(before, now, "layer_types", attention_of, visit, self);
-    compare_layers(before, now, "no_rope_layers", rotation_of, visit, self);
-    compare_layers(before, now, "mlp_layers", mlp_of, visit, self);
+    const struct pair p = {before, now, visit, self};
+    const int64_t n = before->num_hidden_layers == now->num_hidden_layers ? now->num_hidden_layers : 0;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&p, &FIELDS[i]);
+    compare_layers(&p, "layer_types", before, now, n, attention_of);
+    compare_layers(&p, "no_rope_layers", before, now, n, rotation_of);
+    compare_layers(&p, "mlp_layers", before, now, n, mlp_of);
     if (dt_model_rotary_dim(before) == dt_model_rotary_dim(now)) {
-        compare_divisors("rope_scaling.short_factor", before, before->rope_short, now->rope_short, visit, self);
-        compare_divisors("rope_scaling.long_factor", before, before->rope_long, now->rope_long, visit, self);
+        compare_divisors(&p, "rope_scaling.short_factor", before->rope_short, now->rope_short);
+        compare_divisors(&p, "rope_scaling.long_factor", before->rope_long, now->rope_long);
     }
-    compare_vision(before, now, visit, self);
+    compare_vision(&p);
 }

@@ -100,12 +100,8 @@ dt_err dt_model_plain_text(const dt_spec *text, const dt_model_config *mc, json_
 /* An image of the tower is a cell of spatial_merge_size x spatial_merge_size patches. */
 static dt_err read_native_sizes(const dt_spec *s, dt_vision_config *v)
 {
-    const char *depth = dt_spec_has(s, "num_hidden_layers") ? "num_hidden_layers" : "depth";
     int64_t channels = 3, merge = 2;
-    v->n_blocks = v->tower->n_blocks;
-    v->patch_size = v->tower->patch_size;
     v->n_frames = 2;
-    DT_TRY(dt_spec_int(s, depth, 1, 1 << 12, &v->n_blocks));
     DT_TRY(dt_spec_int(s, "in_channels", 3, 3, &channels));
     DT_TRY(dt_spec_int(s, "in_chans", 3, 3, &channels));
     DT_TRY(dt_spec_int(s, "patch_size", 1, DT_MAX_IMAGE_SIZE / 8, &v->patch_size));
@@ -165,58 +161,12 @@ static dt_err read_deepstack(const dt_spec *s, dt_vision_config *v, const dt_mod
     return DT_OK;
 }
 
-/* As the blocks of LLaVA's towers, with other names of keys, and rotary positions. */
-static dt_err read_native_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
-{
-    const char *heads = dt_spec_has(s, "num_attention_heads") ? "num_attention_heads" : "num_heads";
-    dt_spec rope;
-    const char *type = "axial";
-    *mc = (dt_model_config){.family = t->family,
-                            .embedding_multiplier = 1,
-                            .residual_multiplier = 1,
-                            .logits_scaling = 1,
-                            .hidden_size = t->hidden_size,
-                            .intermediate_size = t->intermediate_size,
-                            .num_attention_heads = 16,
-                            .norm_eps = t->norm_eps,
-                            .act = (dt_activation)t->act,
-                            .initializer_range = 0.02,
-                            .qkv_bias = true,
-                            .o_bias = true,
-                            .mlp_bias = true,
-                            .rms_norm = t->gated,
-                            .gated_mlp = t->gated,
-                            .scale_attn_weights = true,
-                            .bos_token_id = -1,
-                            .pad_token_id = -1,
-                            .rope_type = DT_ROPE_DEFAULT,
-                            .rope_theta = 10000,
-                            .partial_rotary_factor = 1,
-                            .rope_axes = 2};
-    DT_TRY(dt_spec_int(s, "hidden_size", 1, 1 << 20, &mc->hidden_size));
-    DT_TRY(dt_spec_int(s, "intermediate_size", 1, 1 << 22, &mc->intermediate_size));
-    DT_TRY(dt_spec_int(s, heads, 1, 1 << 16, &mc->num_attention_heads));
-    DT_TRY(dt_spec_real(s, "initializer_range", 0, 100, &mc->initializer_range));
-    DT_TRY(dt_model_read_activation(s, "hidden_act", &mc->act));
-    if (dt_spec_get(s, "rope_parameters", &rope)) {
-        DT_TRY(dt_spec_string(&rope, "rope_type", &type));
-        if (strcmp(type, "axial") != 0) return dt_spec_bad(&rope, "rope_type", "axial");
-        DT_TRY(dt_spec_real(&rope, "rope_theta", 1, 1e30, &mc->rope_theta));
-    }
-    DT_CHECK(mc->hidden_size % (4 * mc->num_attention_heads) == 0, s->err,
-             "%s: %s.hidden_size: expected heads of a multiple of 4 elements (%s = %" PRId64 "), found %" PRId64,
-             s->file, s->where, heads, mc->num_attention_heads, mc->hidden_size);
-    mc->num_key_value_heads = mc->num_attention_heads;
-    mc->head_dim = mc->hidden_size / mc->num_attention_heads;
-    mc->max_position_embeddings = INT32_MAX;
-    return DT_OK;
-}
-
 /* The merger. Its norm is that after the last block. The norm of a projector of deepstack follows the merging. */
-static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_config *v, int64_t n_out)
+dt_err dt_vision_read_merger(const dt_spec *s, dt_vision_config *v, const dt_model_config *mc)
 {
-    const int64_t n_in = v->blocks->hidden_size * v->n_rows;
+    const int64_t n_out = mc->hidden_size, n_in = v->blocks->hidden_size * v->n_rows;
     int64_t out = n_out;
+    DT_TRY(read_deepstack(s, v, mc));
     DT_TRY(dt_spec_int(s, "out_hidden_size", 1, 1 << 24, &out));
     DT_CHECK(out == n_out, s->err,
              "%s: %s.out_hidden_size: expected the language model's hidden_size %" PRId64 ", found %" PRId64, s->file,
@@ -235,24 +185,12 @@ static dt_err read_merger(const dt_spec *s, const dt_spec *root, dt_vision_confi
     v->n_features = v->n_tokens = 1;
     v->n_used = v->n_blocks;
     v->feature_norm = true;
-    return dt_vision_check_projector(root, &v->projector);
+    return DT_OK;
 }
 
-dt_err dt_vision_read_grids(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
+dt_err dt_vision_read_cells(const dt_spec *s, dt_vision_config *v)
 {
-    dt_vision_config *v = mc->vision;
-    dt_spec s;
-    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
-    v->tower = tower;
-    v->grids = true;
-    DT_TRY(read_native_sizes(&s, v));
-    DT_TRY(read_native_blocks(&s, tower, v->blocks));
-    DT_TRY(read_windows(&s, v));
-    DT_TRY(read_table(&s, v));
-    DT_TRY(dt_vision_check_tower(&s, v));
-    DT_TRY(read_deepstack(&s, v, mc));
-    DT_TRY(read_merger(&s, root, v, mc->hidden_size));
-    DT_TRY(dt_vision_read_preprocessor(root, v));
-    DT_TRY(dt_vision_read_around(root, mc, v));
-    return dt_vision_read_image_token(root, mc, v);
+    DT_TRY(read_native_sizes(s, v));
+    DT_TRY(read_windows(s, v));
+    return read_table(s, v);
 }

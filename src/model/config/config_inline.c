@@ -12,89 +12,50 @@
 #include <string.h>
 #include <unistd.h>
 
-enum kind { INTEGER, NUMBER, BOOLEAN, WORD, OBJECT };
-
+/* A key of [model] that is one of config.json: the optional ones, and rope_scaling. */
 typedef struct inline_key {
-    const char *key;
-    size_t value; /* offset in dt_config */
-    enum kind kind;
-    bool common; /* all families read it, otherwise those that list it */
+    const char *section, *key, *type; /* type "": text */
+    size_t value;                     /* offset in dt_config */
 } inline_key;
 
-#define ROW(key, kind, common)                                                                                         \
-    {                                                                                                                  \
-#key, offsetof(dt_config, model_##key), kind, common                                                           \
-    }
-static const inline_key KEYS[] = {
-    ROW(model_type, WORD, true), /* first: determines the names of the other keys */
-    ROW(hidden_size, INTEGER, true),
-    ROW(intermediate_size, INTEGER, true),
-    ROW(num_hidden_layers, INTEGER, true),
-    ROW(num_attention_heads, INTEGER, true),
-    ROW(num_key_value_heads, INTEGER, true),
-    ROW(head_dim, INTEGER, true),
-    ROW(vocab_size, INTEGER, true),
-    ROW(max_position_embeddings, INTEGER, true),
-    ROW(rope_theta, NUMBER, false),
-    ROW(rope_scaling, OBJECT, false),
-    ROW(rms_norm_eps, NUMBER, true),
-    ROW(hidden_act, WORD, true),
-    ROW(tie_word_embeddings, BOOLEAN, true),
-    ROW(attention_bias, BOOLEAN, false),
-    ROW(mlp_bias, BOOLEAN, false),
-    ROW(sliding_window, INTEGER, false),
-    ROW(num_experts, INTEGER, false),
-    ROW(num_experts_per_tok, INTEGER, false),
-    ROW(moe_intermediate_size, INTEGER, false),
-    ROW(shared_expert_intermediate_size, INTEGER, false),
-    ROW(norm_topk_prob, BOOLEAN, false),
-    ROW(output_router_logits, BOOLEAN, false),
-    ROW(router_aux_loss_coef, NUMBER, false),
-    ROW(full_attention_interval, INTEGER, false),
-    ROW(linear_num_key_heads, INTEGER, false),
-    ROW(linear_num_value_heads, INTEGER, false),
-    ROW(linear_key_head_dim, INTEGER, false),
-    ROW(linear_value_head_dim, INTEGER, false),
-    ROW(linear_conv_kernel_dim, INTEGER, false),
-    ROW(n_shared_experts, INTEGER, false),
-    ROW(first_k_dense_replace, INTEGER, false),
-    ROW(n_group, INTEGER, false),
-    ROW(topk_group, INTEGER, false),
-    ROW(routed_scaling_factor, NUMBER, false),
-    ROW(q_lora_rank, INTEGER, false),
-    ROW(kv_lora_rank, INTEGER, false),
-    ROW(qk_nope_head_dim, INTEGER, false),
-    ROW(qk_rope_head_dim, INTEGER, false),
-    ROW(v_head_dim, INTEGER, false),
-    ROW(initializer_range, NUMBER, true),
-};
+#define NO_ROW(...)
+#define TEXT_ROW(section, key, ...) {#section, #key, "", offsetof(dt_config, section##_##key)},
+#define MAYBE_ROW(section, key, type, ...) {#section, #key, #type, offsetof(dt_config, section##_##key)},
+/* With those of other sections. model_type is the first of [model]: it determines the names of the others. */
+static const inline_key KEYS[] = {DT_CONFIG_KEYS(NO_ROW, NO_ROW, NO_ROW, NO_ROW, TEXT_ROW, MAYBE_ROW)};
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
 
+/* Those that all families read. The others are listed by the families that read them. */
+static const char COMMON[] =
+    "model_type, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, "
+    "head_dim, vocab_size, max_position_embeddings, rms_norm_eps, hidden_act, tie_word_embeddings, "
+    "initializer_range";
+
+static bool is_inline(const inline_key *k)
+{
+    return strcmp(k->section, "model") == 0 && (*k->type || strcmp(k->key, "rope_scaling") == 0);
+}
+
+/* The value of a key; "": not set, or no key of config.json. */
 static const char *value_of(const dt_config *cfg, const inline_key *k)
 {
     const char *value;
     memcpy(&value, (const char *)cfg + k->value, sizeof value);
-    return value;
+    return is_inline(k) ? value : "";
 }
 
+/* The configuration's parser has checked the value, and written numbers and booleans as JSON does. */
 static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
 {
-    static const char *const EXPECTED[] = {"an integer", "a number", "true or false", "a word",
-                                           "a JSON object or null"};
     const char *value = value_of(cfg, k);
-    json_t *v = k->kind == WORD ? json_string(value) : NULL;
-    if (k->kind != WORD && dt_json_parse(&v, k->key, value, strlen(value), DT_JSON_ANY) != DT_OK) dt_error_clear();
-    const bool nullable =
-        k->kind == OBJECT || strcmp(k->key, "sliding_window") == 0 || strcmp(k->key, "q_lora_rank") == 0;
-    const bool fits = v && ((json_is_null(v) && nullable) || (k->kind == INTEGER && json_is_number(v)) ||
-                            (k->kind == NUMBER && json_is_number(v)) || (k->kind == BOOLEAN && json_is_boolean(v)) ||
-                            (k->kind == WORD && json_is_string(v)) || (k->kind == OBJECT && json_is_object(v)));
-    if (fits) {
-        *out = v;
+    if (strcmp(k->type, "word") == 0) {
+        *out = json_string(value);
         return DT_OK;
     }
-    json_decref(v);
-    return dt_config_fail(cfg, "model", k->key, "expected %s, found %s", EXPECTED[k->kind], value);
+    if (dt_json_parse(out, k->key, value, strlen(value), DT_JSON_ANY) != DT_OK) dt_error_clear();
+    if (*out && (*k->type || json_is_null(*out) || json_is_object(*out))) return DT_OK;
+    json_decref(*out);
+    return dt_config_fail(cfg, "model", k->key, "expected a JSON object or null, found %s", value);
 }
 
 /* The keys of a list, or all. */
@@ -108,7 +69,7 @@ static dt_err merge_inline(const dt_config *cfg, const char *list, json_t *root)
         const dt_family *f = dt_family_find_type(root);
         DT_CHECK(json_object_set_new(root, f ? dt_family_key_name(f, k->key) : k->key, v) == 0, DT_ERR_MEMORY,
                  "out of memory for [model] %s", k->key);
-        DT_CONFIG_CHECK(!f || k->common || dt_family_reads(f, k->key), cfg, "model", k->key,
+        DT_CONFIG_CHECK(!f || dt_has_word(COMMON, k->key) || dt_family_reads(f, k->key), cfg, "model", k->key,
                         "a model of type %s has no such key; remove it (its value is %s)", dt_family_name(f),
                         value_of(cfg, k));
     }
@@ -163,7 +124,7 @@ static dt_err at_its_line(const dt_config *cfg, dt_err err)
     if (sscanf(dt_error_message(), "[model]: %63[a-z0-9_]%1023[^\n]", key, what) != 2) return err;
     for (int i = 0; i < N_KEYS; i++) {
         const inline_key *k = &KEYS[i];
-        if (!is_called(k, key)) continue;
+        if (!is_inline(k) || !is_called(k, key)) continue;
         dt_config_where(cfg, "model", k->key, where, sizeof where);
         dt_error_clear();
         return dt_fail(err, "%s%s", where, what);
@@ -179,9 +140,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     DT_TRY(dt_model_config_from_json(mc, source));
     if (inline_only) { /* required by other programs that read config.json */
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
-        free(mc->json);
-        mc->json = json_dumps(root, JSON_INDENT(2));
-        DT_CHECK(mc->json, DT_ERR_MEMORY, "out of memory for the text of the model's configuration");
+        DT_TRY(dt_json_store(&mc->json, source->file, root));
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
@@ -241,9 +200,7 @@ dt_err dt_model_config_set_losses(const dt_config *cfg, const char *name, char *
     DT_TRY(dt_json_parse(&root, name, *json_text, strlen(*json_text), 0));
     json_t *inner = json_object_get(root, "text_config");
     dt_err err = merge_inline(cfg, "output_router_logits, router_aux_loss_coef", json_is_object(inner) ? inner : root);
-    char *text = err == DT_OK ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its text", name);
-    if (text) free(*json_text), *json_text = text;
+    if (err == DT_OK) err = dt_json_store(json_text, name, root);
     json_decref(root);
     return err;
 }
@@ -293,11 +250,11 @@ dt_err dt_model_config_compare_keys(const dt_config *cfg, const dt_model_config 
 {
     const char *type = cfg->model_model_type, *has = dt_family_name(found->family);
     if (*type && strcmp(type, has) != 0) visit(self, "model_type", has, type);
-    for (int i = 1; i < N_KEYS; i++) { /* all but model_type */
+    for (int i = 0; i < N_KEYS; i++) {
         const inline_key *k = &KEYS[i];
         const bool rope = strncmp(k->key, "rope_", 5) == 0;
         of_key d = {.only = rope ? k->key : "", .key = k->key};
-        if (value_of(cfg, k)[0] == '\0') continue;
+        if (value_of(cfg, k)[0] == '\0' || strcmp(k->key, "model_type") == 0) continue;
         DT_TRY(compare_with(cfg, rope ? "rope_theta, rope_scaling" : k->key, found, &d));
         if (d.n > 0) visit(self, k->key, d.has, value_of(cfg, k));
     }

@@ -199,36 +199,39 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     }
 }
 
-static dt_err read_layer_types(const dt_spec *list, dt_model_config *mc)
+dt_err dt_model_read_layer_types(const dt_spec *root, dt_model_config *mc, bool linear)
 {
+    const char *other = linear ? "linear_attention" : "sliding_attention";
+    dt_spec list;
     char expected[96];
-    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or sliding_attention",
-             mc->num_hidden_layers);
-    if (!json_is_array(list->value) || (int64_t)json_array_size(list->value) != mc->num_hidden_layers)
-        return dt_spec_bad(list, NULL, expected);
+    if (!dt_spec_get(root, "layer_types", &list)) return DT_OK;
+    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or %s", mc->num_hidden_layers,
+             other);
+    if (!json_is_array(list.value) || (int64_t)json_array_size(list.value) != mc->num_hidden_layers)
+        return dt_spec_bad(&list, NULL, expected);
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
-        const char *word = json_string_value(json_array_get(list->value, (size_t)i));
-        const bool slides = word && strcmp(word, "sliding_attention") == 0;
-        if (!slides && (!word || strcmp(word, "full_attention") != 0)) return dt_spec_bad(list, NULL, expected);
-        mc->layers[i].slides = slides;
+        const char *word = json_string_value(json_array_get(list.value, (size_t)i));
+        const bool is = word && strcmp(word, other) == 0;
+        if (!is && (!word || strcmp(word, "full_attention") != 0)) return dt_spec_bad(&list, NULL, expected);
+        *(linear ? &mc->layers[i].linear : &mc->layers[i].slides) = is;
     }
     return DT_OK;
 }
 
 dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use)
 {
-    dt_spec list;
-    const bool listed = dt_spec_get(root, "layer_types", &list);
+    const bool listed = dt_spec_has(root, "layer_types");
     int64_t window = mc->sliding_window > 0 ? mc->sliding_window : 4096;
     bool any = false;
     if (json_is_null(json_object_get(root->value, "sliding_window"))) use = false;
     if (use) DT_TRY(dt_spec_int(root, "sliding_window", 1, INT32_MAX, &window));
-    if (listed) DT_TRY(read_layer_types(&list, mc));
+    DT_TRY(dt_model_read_layer_types(root, mc, false));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
         if (!listed && !use) mc->layers[i].slides = false;
         any = any || mc->layers[i].slides;
     }
-    if (any && !use) return dt_spec_bad(&list, NULL, "full_attention only, because no sliding window is in use");
+    if (any && !use)
+        return dt_spec_bad(root, "layer_types", "full_attention only, because no sliding window is in use");
     mc->sliding_window = any ? window : 0;
     return DT_OK;
 }

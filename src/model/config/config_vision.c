@@ -1,5 +1,5 @@
-/* config_vision.c - LLaVA's config.json: the language model in text_config, the tower in vision_config, and the
- * projector; algorithms.md 7.1 and 8.6. */
+/* config_vision.c - the config.json of models with images: the tower in vision_config, and the projector; algorithms.md
+ * 7.1 and 8.6. Images have one size, or are tiles of one size. config_grids.c: images of native resolution. */
 #include "model_config.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,42 +23,77 @@ static const struct projector {
 
 const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
 
-/* Old LLaVA files omit model_type. */
-static dt_err read_tower_type(const dt_spec *s, const dt_tower **tower)
+/* tower: of a model of its own; NULL: LLaVA, whose old files omit model_type. */
+static dt_err read_tower_type(const dt_spec *s, const dt_tower *tower, dt_vision_config *v)
 {
-    const char *word = dt_tower_at(0)->model_type;
+    const char *word = (tower ? tower : dt_tower_at(0))->model_type;
     DT_TRY(dt_spec_string(s, "model_type", &word));
-    *tower = dt_tower_find(word);
-    if (*tower && strcmp(word, (*tower)->model_type) == 0) return DT_OK;
-    return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
+    v->tower = tower ? tower : dt_tower_find(word);
+    v->tiles = tower && tower->tiles;
+    v->grids = tower && !tower->tiles && !tower->averages;
+    v->around[0] = v->around[1] = -1;
+    if (v->grids || (v->tower && strcmp(word, v->tower->model_type) == 0)) return DT_OK;
+    return dt_spec_bad(s, "model_type", tower ? tower->model_type : "clip_vision_model or siglip_vision_model");
 }
 
-/* The tower's blocks; none is causal. The vocabulary is the set of patch positions, which index a learned table. */
-static dt_err read_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
+/* Patches of grids have rotary positions of row and column. */
+static dt_err read_axial(const dt_spec *s, dt_model_config *mc)
 {
-    mc->family = t->family;
-    mc->embedding_multiplier = mc->residual_multiplier = mc->logits_scaling = 1;
-    mc->hidden_size = t->tiles ? t->hidden_size : 768;
-    mc->intermediate_size = t->tiles ? t->intermediate_size : 3072;
-    mc->num_attention_heads = t->tiles ? 16 : 12;
-    mc->norm_eps = t->norm_eps;
-    mc->norm_bias = true;
-    mc->layer_scale = 0.1;
-    mc->act = (dt_activation)t->act;
-    mc->initializer_range = 0.02;
-    mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->scale_attn_weights = true;
-    mc->bos_token_id = mc->pad_token_id = -1;
-    mc->rope_type = DT_ROPE_NONE;
+    const char *type = "axial";
+    dt_spec rope;
+    mc->rope_type = DT_ROPE_DEFAULT;
+    mc->rope_theta = 10000;
+    mc->partial_rotary_factor = 1;
+    mc->rope_axes = 2;
+    mc->max_position_embeddings = INT32_MAX;
+    if (!dt_spec_get(s, "rope_parameters", &rope)) return DT_OK;
+    DT_TRY(dt_spec_string(&rope, "rope_type", &type));
+    if (strcmp(type, "axial") != 0) return dt_spec_bad(&rope, "rope_type", "axial");
+    return dt_spec_real(&rope, "rope_theta", 1, 1e30, &mc->rope_theta);
+}
+
+/* The tower's blocks; none is causal. Their vocabulary is the set of patch positions, which index a learned table. */
+static dt_err read_blocks(const dt_spec *s, dt_vision_config *v)
+{
+    const dt_tower *t = v->tower;
+    dt_model_config *mc = v->blocks;
+    const char *depth = v->grids && !dt_spec_has(s, "num_hidden_layers") ? "depth" : "num_hidden_layers",
+               *heads = v->grids && !dt_spec_has(s, "num_attention_heads") ? "num_heads" : "num_attention_heads";
+    v->n_blocks = t->n_blocks;
+    *mc = (dt_model_config){.family = t->family,
+                            .embedding_multiplier = 1,
+                            .residual_multiplier = 1,
+                            .logits_scaling = 1,
+                            .hidden_size = t->hidden_size,
+                            .intermediate_size = t->intermediate_size,
+                            .num_attention_heads = t->n_heads,
+                            .norm_eps = t->norm_eps,
+                            .norm_bias = true,
+                            .layer_scale = 0.1,
+                            .act = (dt_activation)t->act,
+                            .initializer_range = 0.02,
+                            .qkv_bias = true,
+                            .o_bias = true,
+                            .mlp_bias = true,
+                            .rms_norm = t->gated,
+                            .gated_mlp = t->gated,
+                            .scale_attn_weights = true,
+                            .bos_token_id = -1,
+                            .pad_token_id = -1,
+                            .rope_type = DT_ROPE_NONE};
+    DT_TRY(dt_spec_int(s, depth, 1, 1 << 12, &v->n_blocks));
     DT_TRY(dt_spec_int(s, "hidden_size", 1, 1 << 20, &mc->hidden_size));
     DT_TRY(dt_spec_int(s, "intermediate_size", 1, 1 << 22, &mc->intermediate_size));
-    DT_TRY(dt_spec_int(s, "num_attention_heads", 1, 1 << 16, &mc->num_attention_heads));
-    DT_TRY(dt_spec_real(s, "layer_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_spec_int(s, heads, 1, 1 << 16, &mc->num_attention_heads));
     DT_TRY(dt_spec_real(s, "initializer_range", 0, 100, &mc->initializer_range));
-    DT_TRY(dt_spec_real(s, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
     DT_TRY(dt_model_read_activation(s, "hidden_act", &mc->act));
-    DT_CHECK(mc->hidden_size % mc->num_attention_heads == 0, s->err,
-             "%s: %s.hidden_size: expected a multiple of num_attention_heads = %" PRId64 ", found %" PRId64, s->file,
-             s->where, mc->num_attention_heads, mc->hidden_size);
+    if (v->grids) DT_TRY(read_axial(s, mc));
+    if (!v->grids) DT_TRY(dt_spec_real(s, "layer_norm_eps", 0, 1, &mc->norm_eps));
+    if (!v->grids) DT_TRY(dt_spec_real(s, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
+    DT_CHECK(mc->hidden_size % (mc->num_attention_heads * (v->grids ? 4 : 1)) == 0, s->err,
+             "%s: %s.hidden_size: expected %s%s = %" PRId64 ", found %" PRId64, s->file, s->where,
+             v->grids ? "heads of a multiple of 4 elements, with " : "a multiple of ", heads, mc->num_attention_heads,
+             mc->hidden_size);
     mc->num_key_value_heads = mc->num_attention_heads;
     mc->head_dim = mc->hidden_size / mc->num_attention_heads;
     return DT_OK;
@@ -76,10 +111,6 @@ static dt_err count_rows(const dt_spec *s, dt_vision_config *v)
 
 static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 {
-    int64_t channels = 3;
-    v->image_size = 224;
-    v->patch_size = v->tower->patch_size;
-    DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
     DT_TRY(dt_spec_int(s, "image_size", 1, DT_MAX_IMAGE_SIZE, &v->image_size));
     DT_TRY(dt_spec_int(s, "patch_size", 1, v->image_size, &v->patch_size));
     return count_rows(s, v);
@@ -87,7 +118,7 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 
 /* Each size may be plausible while their product is not, as for a language model. Computed in double, which cannot
  * overflow. */
-dt_err dt_vision_check_tower(const dt_spec *s, const dt_vision_config *v)
+static dt_err check_tower(const dt_spec *s, const dt_vision_config *v)
 {
     const double C = (double)v->blocks->hidden_size, F = (double)v->blocks->intermediate_size,
                  P = (double)v->patch_size, n_rows = (double)v->n_rows;
@@ -99,7 +130,7 @@ dt_err dt_vision_check_tower(const dt_spec *s, const dt_vision_config *v)
     return DT_OK;
 }
 
-dt_err dt_vision_check_projector(const dt_spec *root, const dt_projector_config *p)
+static dt_err check_projector(const dt_spec *root, const dt_projector_config *p)
 {
     const double in = (double)p->n_in, H = (double)p->hidden_size, out = (double)p->n_out;
     const double n = p->n_layers == 1 ? in * out : in * H + (p->n_layers - 2) * H * H + H * out;
@@ -178,6 +209,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
 {
     dt_projector_config *p = &v->projector;
     dt_activation act = DT_ACT_GELU;
+    DT_TRY(read_features(root, v, -2));
     DT_TRY(read_projector_type(root, &p->type));
     const struct projector *of = &PROJECTORS[p->type];
     *p = (dt_projector_config){.type = p->type,
@@ -200,7 +232,6 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     }
     p->act = act;
     p->n_in = v->blocks->hidden_size * p->shuffle * p->shuffle;
-    DT_TRY(dt_vision_check_projector(root, p));
     const int64_t n_rows = v->n_rows - v->drop_first;
     DT_CHECK(p->shuffle == 1 || n_rows == v->n_side * v->n_side, root->err,
              "%s: projector_type: pixel_shuffle needs exactly the features of all patches, but "
@@ -237,7 +268,7 @@ static dt_err check_cells(const char *name, const dt_vision_config *v, const dt_
     return DT_OK;
 }
 
-dt_err dt_vision_read_preprocessor(const dt_spec *root, dt_vision_config *v)
+static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 {
     dt_preprocessor p = {.rescale_factor = 1 / 255.0};
     dt_spec s;
@@ -252,26 +283,20 @@ dt_err dt_model_config_set_preprocessor(dt_model_config *mc, const char *name, c
 {
     dt_preprocessor p = {0};
     json_t *object, *root = NULL;
-    char *text = NULL;
     DT_TRY(dt_json_parse(&object, name, json_text, strlen(json_text), 0));
     dt_err err = dt_preprocessor_from(&(dt_spec){.file = name, .value = object}, &p);
     if (err == DT_OK) err = check_cells(name, mc->vision, &p);
     if (err == DT_OK) root = json_loads(mc->json, 0, NULL);
-    if (root && json_object_set(root, "preprocessor_config", object) == 0) text = json_dumps(root, JSON_INDENT(2));
-    if (err == DT_OK && !text)
-        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the text of the configuration", name);
-    if (err == DT_OK) {
-        set_preprocessor(mc->vision, &p);
-        free(mc->json);
-        mc->json = text;
-    }
+    if (root) json_object_set(root, "preprocessor_config", object);
+    if (err == DT_OK) err = dt_json_store(&mc->json, name, root);
+    if (err == DT_OK) set_preprocessor(mc->vision, &p);
     dt_preprocessor_free(&p);
     json_decref(object);
     json_decref(root);
     return err;
 }
 
-dt_err dt_vision_read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
+static dt_err read_image_token(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     const char *key = dt_spec_has(root, "image_token_id") ? "image_token_id" : "image_token_index";
     int64_t id = v->tower->tokens[0];
@@ -282,7 +307,7 @@ dt_err dt_vision_read_image_token(const dt_spec *root, const dt_model_config *mc
     return DT_OK;
 }
 
-dt_err dt_vision_read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
+static dt_err read_around(const dt_spec *root, const dt_model_config *mc, dt_vision_config *v)
 {
     static const char *const GRIDS[] = {"vision_start_token_id", "vision_end_token_id"},
                              *const WRAPPED[][2] = {{"boi_token_index", "eoi_token_index"},
@@ -299,12 +324,15 @@ dt_err dt_vision_read_around(const dt_spec *root, const dt_model_config *mc, dt_
     return DT_OK;
 }
 
-/* ---- a tower with a language model of its own, and images of one size ------------------------------------------- */
-
-/* The mean of squares of patches, and a norm and a linear layer (Gemma 3). */
-static dt_err read_average(const dt_spec *root, dt_vision_config *v, int64_t n_out)
+/* The mean of squares of patches, and a norm and a linear layer (Gemma 3). transformers ignores the cap of logits here.
+ */
+static dt_err read_average(const dt_spec *root, dt_vision_config *v, const dt_model_config *mc)
 {
+    const int64_t n_out = mc->hidden_size;
     int64_t n = 256, side = 1;
+    dt_spec text;
+    if (mc->final_softcap > 0 && dt_spec_get(root, "text_config", &text))
+        return dt_spec_bad(&text, "final_logit_softcapping", "null");
     DT_TRY(dt_spec_int(root, "mm_tokens_per_image", 1, 1 << 24, &n));
     while (side * side < n) side++;
     DT_CHECK(side * side == n && v->n_side % side == 0, root->err,
@@ -323,33 +351,10 @@ static dt_err read_average(const dt_spec *root, dt_vision_config *v, int64_t n_o
     v->n_features = v->n_tokens = n;
     v->n_used = v->n_blocks;
     v->feature_norm = v->both_ways = v->wrapped = true;
-    return dt_vision_check_projector(root, &v->projector);
+    return DT_OK;
 }
 
-static dt_err read_averaging(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
-{
-    dt_vision_config *v = mc->vision;
-    const char *type = tower->model_type;
-    dt_spec s;
-    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
-    DT_TRY(dt_spec_string(&s, "model_type", &type));
-    if (strcmp(type, tower->model_type) != 0) return dt_spec_bad(&s, "model_type", tower->model_type);
-    v->tower = tower;
-    v->n_blocks = 12;
-    DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
-    DT_TRY(read_blocks(&s, tower, v->blocks));
-    DT_TRY(read_image_size(&s, v));
-    DT_TRY(dt_vision_check_tower(&s, v));
-    DT_TRY(read_average(root, v, mc->hidden_size));
-    DT_TRY(dt_vision_read_preprocessor(root, v));
-    /* transformers ignores it here */
-    if (mc->final_softcap > 0 && dt_spec_get(root, "text_config", &s))
-        return dt_spec_bad(&s, "final_logit_softcapping", "null");
-    DT_TRY(dt_vision_read_around(root, mc, v));
-    return dt_vision_read_image_token(root, mc, v);
-}
-
-/* ---- a tower with any language model of LLaVA, and tiles --------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 /* A side in pixels: an integer, or a list of two equal ones. */
 static dt_err read_square(const dt_spec *s, const char *key, int64_t *side)
@@ -410,6 +415,7 @@ static dt_err read_shuffle(const dt_spec *root, dt_vision_config *v, int64_t n_o
 {
     double ratio = 0.5;
     dt_activation act = DT_ACT_GELU;
+    DT_TRY(read_features(root, v, -1));
     DT_TRY(dt_spec_real(root, "downsample_ratio", 1e-3, 1, &ratio));
     DT_TRY(dt_model_read_activation(root, "projector_hidden_act", &act));
     const int64_t f = (int64_t)(1 / ratio);
@@ -429,56 +435,27 @@ static dt_err read_shuffle(const dt_spec *root, dt_vision_config *v, int64_t n_o
                                          .pre_norm = "layer_norm",
                                          .pre_eps = 1e-5f};
     v->n_features = v->n_tokens = v->n_side / f * (v->n_side / f);
-    return dt_vision_check_projector(root, &v->projector);
+    return DT_OK;
 }
 
-static dt_err read_tiled(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
+static dt_err read_tile_size(const dt_spec *s, dt_vision_config *v)
 {
-    dt_vision_config *v = mc->vision;
-    const char *type = tower->model_type;
-    int64_t channels = 3;
-    dt_spec s;
-    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
-    DT_TRY(dt_spec_string(&s, "model_type", &type));
-    if (strcmp(type, tower->model_type) != 0) return dt_spec_bad(&s, "model_type", tower->model_type);
-    v->tower = tower;
-    v->tiles = true;
-    v->around[0] = v->around[1] = -1;
-    v->n_blocks = tower->n_blocks;
-    v->image_size = 448;
-    v->patch_size = tower->patch_size;
-    DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
-    DT_TRY(dt_spec_int(&s, "num_channels", 3, 3, &channels));
-    DT_TRY(read_blocks(&s, tower, v->blocks));
-    DT_TRY(read_norms(&s, v->blocks));
-    DT_TRY(read_square(&s, "image_size", &v->image_size));
-    DT_TRY(read_square(&s, "patch_size", &v->patch_size));
-    DT_TRY(count_rows(&s, v));
-    DT_TRY(dt_vision_check_tower(&s, v));
-    DT_TRY(read_features(root, v, -1));
-    DT_TRY(read_shuffle(root, v, mc->hidden_size));
-    DT_TRY(dt_vision_read_preprocessor(root, v));
-    return dt_vision_read_image_token(root, mc, v);
+    DT_TRY(read_norms(s, v->blocks));
+    DT_TRY(read_square(s, "image_size", &v->image_size));
+    DT_TRY(read_square(s, "patch_size", &v->patch_size));
+    return count_rows(s, v);
 }
 
 /* ---- any kind ---------------------------------------------------------------------------------------------------- */
 
-static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
+static dt_err read_sizes(const dt_spec *s, dt_vision_config *v)
 {
-    dt_vision_config *v = mc->vision;
-    dt_spec s;
-    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
-    DT_TRY(read_tower_type(&s, &v->tower));
-    v->around[0] = v->around[1] = -1;
-    v->n_blocks = 12;
-    DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
-    DT_TRY(read_blocks(&s, v->tower, v->blocks));
-    DT_TRY(read_image_size(&s, v));
-    DT_TRY(dt_vision_check_tower(&s, v));
-    DT_TRY(read_features(root, v, -2));
-    DT_TRY(read_projector(root, v, mc->hidden_size));
-    DT_TRY(dt_vision_read_preprocessor(root, v));
-    return dt_vision_read_image_token(root, mc, v);
+    int64_t channels = 3;
+    v->image_size = v->tower->image_size;
+    v->patch_size = v->tower->patch_size;
+    if (v->grids) return dt_vision_read_cells(s, v);
+    DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
+    return v->tiles ? read_tile_size(s, v) : read_image_size(s, v);
 }
 
 static dt_err alloc_vision(dt_model_config *mc)
@@ -490,18 +467,24 @@ static dt_err alloc_vision(dt_model_config *mc)
     return DT_OK;
 }
 
-dt_err dt_model_read_vision(const dt_spec *root, dt_model_config *mc)
+dt_err dt_model_read_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
 {
+    dt_spec s;
     DT_TRY(alloc_vision(mc));
-    return read_vision(root, mc);
-}
-
-dt_err dt_model_read_joined_vision(const dt_spec *root, const dt_tower *tower, dt_model_config *mc)
-{
-    DT_TRY(alloc_vision(mc));
-    return tower->averages ? read_averaging(root, tower, mc)
-           : tower->tiles  ? read_tiled(root, tower, mc)
-                           : dt_vision_read_grids(root, tower, mc);
+    dt_vision_config *v = mc->vision;
+    DT_TRY(dt_spec_need(root, "vision_config", JSON_OBJECT, &s));
+    DT_TRY(read_tower_type(&s, tower, v));
+    DT_TRY(read_blocks(&s, v));
+    DT_TRY(read_sizes(&s, v));
+    DT_TRY(check_tower(&s, v));
+    DT_TRY(v->grids             ? dt_vision_read_merger(&s, v, mc)
+           : v->tiles           ? read_shuffle(root, v, mc->hidden_size)
+           : v->tower->averages ? read_average(root, v, mc)
+                                : read_projector(root, v, mc->hidden_size));
+    DT_TRY(check_projector(root, &v->projector));
+    DT_TRY(read_preprocessor(root, v));
+    if (v->grids || v->wrapped) DT_TRY(read_around(root, mc, v));
+    return read_image_token(root, mc, v);
 }
 
 void dt_vision_config_free(dt_vision_config *v)

@@ -15,22 +15,17 @@
 /* Limits are far above any model, and products of two of them fit in 63 bits. check_total limits the total size. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30, MAX_EXPERT_TENSORS = 1 << 20 };
 
-/* "gpt2, llama or NAME" of the families, or of those in vision-language models. last NULL: the last family. */
-static void list_families(bool in_llava, const char *last, char *out, size_t size)
+/* "gpt2, llama, ... or llava", or the language models of LLaVA. */
+static const char *list_types(bool in_llava, char *out, size_t size)
 {
-    size_t n = 0;
-    const char *before = NULL;
-    out[0] = '\0';
-    for (int i = 0; dt_family_at(i); i++) {
-        const dt_family *f = dt_family_at(i);
-        if (in_llava && !f->in_llava) continue;
-        if (before) n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", before);
-        before = f->name.model_type;
-    }
-    if (last) n += (size_t)snprintf(out + n, size - n, ", %s", before);
-    for (int i = 0; !in_llava && (before = dt_own_code_type(i)); i++)
-        n += (size_t)snprintf(out + n, size - n, ", %s", before);
-    snprintf(out + n, size - n, " or %s", last ? last : before);
+    enum { MOST = 64 };
+    const char *word[MOST];
+    int n = 0;
+    for (int i = 0; dt_family_at(i) && n < MOST - 1; i++)
+        if (!in_llava || dt_family_at(i)->in_llava) word[n++] = dt_family_name(dt_family_at(i));
+    for (int i = 0; !in_llava && dt_own_code_type(i) && n < MOST - 1; i++) word[n++] = dt_own_code_type(i);
+    if (!in_llava) word[n++] = "llava";
+    return dt_choices(out, size, word, n);
 }
 
 /* The first spelling of each activation is dtrain's own. */
@@ -252,7 +247,7 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
 static dt_err read_any_text(const dt_spec *text, dt_model_config *mc)
 {
     char types[128];
-    list_families(true, NULL, types, sizeof types);
+    list_types(true, types, sizeof types);
     DT_TRY(read_language_model(text, types, mc));
     return mc->family->in_llava ? DT_OK : dt_spec_bad(text, "model_type", types);
 }
@@ -267,7 +262,7 @@ static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_any_text(&text, mc));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
     mc->tie_word_embeddings |= tied;
-    return dt_model_read_vision(root, mc);
+    return dt_model_read_vision(root, NULL, mc);
 }
 
 /* Is it a family of the text model of this multimodal model? */
@@ -398,7 +393,7 @@ static dt_err read_within(const dt_spec *root, const dt_family *f, const char *t
     dt_err err = take_text(root, f, &own);
     const dt_spec text = {.file = root->file, .err = root->err, .value = own, .where = "text_config"};
     if (err == DT_OK) err = read_language_model(&text, types, mc);
-    if (err == DT_OK) mc->json = json_dumps(own, JSON_INDENT(2));
+    if (err == DT_OK) err = dt_json_store(&mc->json, root->file, own);
     json_decref(own);
     return err;
 }
@@ -416,7 +411,7 @@ static dt_err read_joined(const dt_spec *root, const dt_tower *tower, dt_model_c
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &tied));
     mc->tie_word_embeddings |= dt_model_ties_outside(root->value);
     if (mc->rope_axes > 0) DT_TRY(dt_model_read_axes(&text, tower, mc));
-    return dt_model_read_joined_vision(root, tower, mc);
+    return dt_model_read_vision(root, tower, mc);
 }
 
 /* The head by the name of the architecture. */
@@ -443,19 +438,17 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
         return err;
     }
     char types[512];
-    list_families(false, "llava", types, sizeof types);
+    list_types(false, types, sizeof types);
     const dt_tower *tower = joined_tower(root->value);
     const dt_family *within = tower ? NULL : find_within(root->value);
-    const dt_err err = within                           ? read_within(root, within, types, mc)
-                       : tower                          ? read_joined(root, tower, mc)
-                       : dt_model_is_llava(root->value) ? read_llava(root, mc)
-                                                        : read_language_model(root, types, mc);
+    dt_err err = within                           ? read_within(root, within, types, mc)
+                 : tower                          ? read_joined(root, tower, mc)
+                 : dt_model_is_llava(root->value) ? read_llava(root, mc)
+                                                  : read_language_model(root, types, mc);
     if (err == DT_OK) read_head(root->value, mc);
-    if (err == DT_OK && !within) mc->json = json_dumps(root->value, JSON_INDENT(2));
-    if (err == DT_OK && mc->json) return DT_OK;
-    dt_model_config_free(mc);
-    return err != DT_OK ? err
-                        : dt_fail(DT_ERR_MEMORY, "%s: out of memory for the text of the configuration", root->file);
+    if (err == DT_OK && !within) err = dt_json_store(&mc->json, root->file, root->value);
+    if (err != DT_OK) dt_model_config_free(mc);
+    return err;
 }
 
 dt_err dt_model_config_parse(dt_model_config *mc, const char *name, const char *json_text)

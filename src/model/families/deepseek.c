@@ -104,12 +104,8 @@ static dt_err read_softmax_router(const dt_spec *root, dt_model_config *mc)
 #define MIXTURE MLP_ROWS("mlp", SIZE_F, 0, DENSE), EXPERT_ROWS, SHARED_ROWS("mlp.shared_experts")
 
 #define EXPERT_KEYS                                                                                                    \
-    {"attention_bias", NULL}, {"num_experts", "n_routed_experts"}, {"num_experts_per_tok", NULL},                      \
-        {"moe_intermediate_size", NULL}, {"n_shared_experts", NULL}, {"norm_topk_prob", NULL},                         \
-        {"first_k_dense_replace", NULL}, {"n_group", NULL}, {"topk_group", NULL},                                      \
-    {                                                                                                                  \
-        "routed_scaling_factor", NULL                                                                                  \
-    }
+    "attention_bias, num_experts, num_experts_per_tok, moe_intermediate_size, n_shared_experts, norm_topk_prob, "      \
+    "first_k_dense_replace, n_group, topk_group, routed_scaling_factor, "
 
 /* ---- DeepSeek ---------------------------------------------------------------------------------------------------- */
 
@@ -187,23 +183,16 @@ static const struct module V2_BLOCK[MAX_MODULES] = {LATENT, MIXTURE};
 
 static const enum step LATENT_STEPS[] = {STEP_NORM1, STEP_LATENT, STEP_ADD, STEP_NORM2, STEP_MLP, STEP_ADD, STEP_END};
 
-#define LATENT_KEYS                                                                                                    \
-    {"q_lora_rank", NULL}, {"kv_lora_rank", NULL}, {"qk_nope_head_dim", NULL}, {"qk_rope_head_dim", NULL},             \
-    {                                                                                                                  \
-        "v_head_dim", NULL                                                                                             \
-    }
+#define LATENT_KEYS "q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim"
 
 const dt_family dt_family_deepseek_v3 = {
     .name = {"deepseek_v3", "DeepseekV3ForCausalLM", "DeepseekV3ForSequenceClassification"},
     .peft_names_experts = true,
     .fused = {FUSED_EXPERTS(false)},
     .missing = {7168, 61, 128, 128, 64, 18432, 129280, 4096, 1e-6, 0, 1, -1},
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = V3_BLOCK,
-    .head = dt_llama_head,
-    .steps = LATENT_STEPS,
-    .keys = {ROTARY_KEYS, EXPERT_KEYS, LATENT_KEYS},
+    TABLES(V3_BLOCK, LATENT_STEPS),
+    .keys = ROTARY_KEYS EXPERT_KEYS LATENT_KEYS,
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_v3};
 
 const dt_family dt_family_deepseek_v2 = {
@@ -211,12 +200,9 @@ const dt_family dt_family_deepseek_v2 = {
     .peft_names_experts = true,
     .fused = {FUSED_EXPERTS(false)},
     .missing = {4096, 32, 32, 0, 64, 11008, 102400, 2048, 1e-6, 1, 2, -1},
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = V2_BLOCK,
-    .head = dt_llama_head,
-    .steps = LATENT_STEPS,
-    .keys = {ROTARY_KEYS, EXPERT_KEYS, LATENT_KEYS},
+    TABLES(V2_BLOCK, LATENT_STEPS),
+    .keys = ROTARY_KEYS EXPERT_KEYS LATENT_KEYS,
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_v2};
 
 /* ---- GLM-4.5 ----------------------------------------------------------------------------------------------------- */
@@ -238,10 +224,7 @@ const dt_family dt_family_glm4_moe = {
     .peft_names_experts = true,
     .fused = {FUSED_EXPERTS(false)},
     .missing = {4096, 46, 96, 8, 128, 10944, 151552, 131072, 1e-5, -1, -1, -1, .partial_rotary_factor = 0.5},
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = GLM_BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
-    .keys = {ROTARY_KEYS, EXPERT_KEYS},
+    TABLES(GLM_BLOCK, dt_steps_pre_norm),
+    .keys = ROTARY_KEYS EXPERT_KEYS,
+    .names = {{"num_experts", "n_routed_experts"}},
     .read = read_glm};

@@ -36,20 +36,14 @@ const char *dt_model_architecture(const dt_model_config *mc)
     return own ? own : mc->vision ? "LlavaForConditionalGeneration" : mc->family->name.architecture;
 }
 
-static const struct family_key *find_key(const dt_family *f, const char *key)
-{
-    for (int i = 0; i < MAX_FAMILY_KEYS && f->keys[i].key; i++)
-        if (strcmp(f->keys[i].key, key) == 0) return &f->keys[i];
-    return NULL;
-}
-
 const char *dt_family_key_name(const dt_family *f, const char *key)
 {
-    const struct family_key *k = find_key(f, key);
-    return k && k->name ? k->name : key;
+    for (int i = 0; i < MAX_RENAMED && f->names[i].key; i++)
+        if (strcmp(f->names[i].key, key) == 0) return f->names[i].name;
+    return key;
 }
 
-bool dt_family_reads(const dt_family *f, const char *key) { return find_key(f, key) != NULL; }
+bool dt_family_reads(const dt_family *f, const char *key) { return f->keys && dt_has_word(f->keys, key); }
 
 int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
 {

@@ -131,11 +131,11 @@ struct module {
 };
 enum { MAX_MODULES = 32 }; /* of a layer; unused ones have no name */
 
-/** A key of [model] that the family reads, and its name in config.json if that differs. */
+/** A key of [model] and its name in config.json. */
 struct family_key {
     const char *key, *name;
 };
-enum { MAX_FAMILY_KEYS = 24 };
+enum { MAX_RENAMED = 8 };
 
 /** A tensor in files, by its name after the prefix of its layer, that may contain all weights of a slot: those of one
  *  expert after the other [num_experts, sum of out, in], or IN_FIRST [num_experts, in, out]. For modules without
@@ -167,9 +167,10 @@ struct dt_family {
         double partial_rotary_factor; /* 0: no other is supported than 1 */
         int64_t original_max_position_embeddings;
     } missing;
-    bool peft_names_experts;                 /* PEFT takes the names of an MLP's layers for those of experts */
-    bool in_llava;                           /* may be the language model of a vision-language model */
-    struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
+    bool peft_names_experts;              /* PEFT takes the names of an MLP's layers for those of experts */
+    bool in_llava;                        /* may be the language model of a vision-language model */
+    const char *keys;                     /* of [model], in addition to the common ones (config_inline.c); NULL: none */
+    struct family_key names[MAX_RENAMED]; /* keys with other names in config.json; unused ones have none */
     /* read everything but sizes, initializer_range and token ids */
     dt_err (*read)(const dt_spec *root, dt_model_config *mc);
 
@@ -220,7 +221,7 @@ struct builder {
     int64_t patch_size; /* of a tower */
     int64_t n_frames;   /* of a tower (dt_vision_config); 0: its patches have no axis of time */
 };
-/** Append the tensors of a layer's modules. units.c */
-dt_err dt_units_build(const struct builder *b, const struct module *of);
+/** Name the unit, and append the tensors of a layer's modules. units.c */
+dt_err dt_units_build(const struct builder *b, dt_unit_role role, const char *name, const struct module *of);
 
 #endif

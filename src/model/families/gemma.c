@@ -52,23 +52,21 @@ static const struct module BLOCK[MAX_MODULES] = {
     NORM_ROW(SLOT_NORM4, "post_feedforward_layernorm"),
 };
 
-#define GEMMA_TABLES                                                                                                   \
-    .blocks = "model.layers.", .embed = dt_llama_embed, .block = BLOCK, .head = dt_llama_head,                         \
-    .steps = dt_steps_four_norms
-#define GEMMA_KEYS                                                                                                     \
-    ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, { "hidden_act", "hidden_activation" }
+#define GEMMA_KEYS ROTARY_KEYS "sliding_window, attention_bias"
 
 const dt_family dt_family_gemma2 = {
     .name = {"gemma2", "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", NULL},
     .missing = {2304, 26, 8, 4, 256, 9216, 256000, 8192, 1e-6, 2, 1, 0, 0, 0, DT_ACT_GELU_TANH},
-    .keys = {GEMMA_KEYS},
+    .keys = GEMMA_KEYS,
+    .names = {{"hidden_act", "hidden_activation"}},
     .read = read_gemma2,
-    GEMMA_TABLES};
+    TABLES(BLOCK, dt_steps_four_norms)};
 
 const dt_family dt_family_gemma3_text = {
     .name = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", "gemma3"},
     .multimodal_tied = true,
     .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, 1e6, 1e4, DT_ACT_GELU_TANH},
-    .keys = {GEMMA_KEYS},
+    .keys = GEMMA_KEYS,
+    .names = {{"hidden_act", "hidden_activation"}},
     .read = read_gemma3,
-    GEMMA_TABLES};
+    TABLES(BLOCK, dt_steps_four_norms)};

@@ -38,20 +38,12 @@ static const struct module GLM4_BLOCK[MAX_MODULES] = {ATTENTION, NORM_ROW(SLOT_N
 
 const dt_family dt_family_glm = {.name = {"glm", "GlmForCausalLM", "GlmForSequenceClassification"},
                                  .missing = GLM_MISSING,
-                                 .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                 .keys = ROTARY_KEYS "attention_bias",
                                  .read = read,
-                                 .blocks = "model.layers.",
-                                 .embed = dt_llama_embed,
-                                 .block = GLM_BLOCK,
-                                 .head = dt_llama_head,
-                                 .steps = dt_steps_pre_norm};
+                                 TABLES(GLM_BLOCK, dt_steps_pre_norm)};
 
 const dt_family dt_family_glm4 = {.name = {"glm4", "Glm4ForCausalLM", "Glm4ForSequenceClassification"},
                                   .missing = GLM_MISSING,
-                                  .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                  .keys = ROTARY_KEYS "attention_bias",
                                   .read = read,
-                                  .blocks = "model.layers.",
-                                  .embed = dt_llama_embed,
-                                  .block = GLM4_BLOCK,
-                                  .head = dt_llama_head,
-                                  .steps = dt_steps_four_norms};
+                                  TABLES(GLM4_BLOCK, dt_steps_four_norms)};

@@ -16,5 +16,5 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
 const dt_family dt_family_granite = {.name = {"granite", "GraniteForCausalLM", "GraniteForSequenceClassification"},
                                      .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
                                      LLAMA_TABLES,
-                                     .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                     .keys = ROTARY_KEYS "attention_bias, mlp_bias",
                                      .read = read};

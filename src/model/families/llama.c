@@ -97,7 +97,7 @@ const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaF
                                    .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
                                    LLAMA_TABLES,
                                    .in_llava = true,
-                                   .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                   .keys = ROTARY_KEYS "attention_bias, mlp_bias",
                                    .read = read_llama};
 
 const dt_family dt_family_mistral = {
@@ -106,32 +106,33 @@ const dt_family dt_family_mistral = {
     .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-6, 1, 2, -1},
     LLAMA_TABLES,
     .in_llava = true,
-    .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+    .keys = ROTARY_KEYS "sliding_window",
     .read = read_mistral};
 
 const dt_family dt_family_qwen2 = {.name = {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
                                    .missing = {4096, 32, 32, 32, 0, 22016, 151936, 32768, 1e-6, -1, -1, -1},
                                    LLAMA_TABLES,
                                    .in_llava = true,
-                                   .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+                                   .keys = ROTARY_KEYS "sliding_window",
                                    .read = read_qwen2};
 
 const dt_family dt_family_qwen3 = {.name = {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
                                    .missing = {4096, 32, 32, 32, 128, 22016, 151936, 32768, 1e-6, -1, -1, -1},
                                    LLAMA_TABLES,
                                    .in_llava = true,
-                                   .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}},
+                                   .keys = ROTARY_KEYS "sliding_window, attention_bias",
                                    .read = read_qwen3};
 
 const dt_family dt_family_seed_oss = {.name = {"seed_oss", "SeedOssForCausalLM", "SeedOssForSequenceClassification"},
                                       .missing = {4096, 64, 80, 8, 128, 27648, 155136, 524288, 1e-6, 0, 2, 1},
                                       LLAMA_TABLES,
-                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                      .keys = ROTARY_KEYS "attention_bias, mlp_bias",
                                       .read = read_seed_oss};
 
 /* transformers and the published files have the classes of Llama. */
 const dt_family dt_family_internlm3 = {.name = {"internlm3", "InternLM3ForCausalLM", "LlamaForSequenceClassification"},
                                        .missing = {4096, 48, 32, 2, 128, 10240, 128512, 32768, 1e-5, 1, 2, 2},
                                        LLAMA_TABLES,
-                                       .keys = {ROTARY_KEYS, {"attention_bias", "qkv_bias"}, {"mlp_bias", "bias"}},
+                                       .keys = ROTARY_KEYS "attention_bias, mlp_bias",
+                                       .names = {{"attention_bias", "qkv_bias"}, {"mlp_bias", "bias"}},
                                        .read = read_internlm3};

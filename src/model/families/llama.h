@@ -9,9 +9,10 @@ extern const struct module dt_llama_embed[MAX_MODULES], dt_llama_block[MAX_MODUL
 /** Read everything but windows. */
 dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc);
 
-#define LLAMA_TABLES                                                                                                   \
-    .blocks = "model.layers.", .embed = dt_llama_embed, .block = dt_llama_block, .head = dt_llama_head,                \
-    .steps = dt_steps_pre_norm
+/** The tables of a family with Llama's embedding and head. */
+#define TABLES(table, order)                                                                                           \
+    .blocks = "model.layers.", .embed = dt_llama_embed, .block = table, .head = dt_llama_head, .steps = order
+#define LLAMA_TABLES TABLES(dt_llama_block, dt_steps_pre_norm)
 /** Rows of a block's table, with these flags. q: the size of the queries. */
 #define ROW(...)                                                                                                       \
     {                                                                                                                  \
@@ -35,7 +36,7 @@ dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc);
     NORM_ROW(SLOT_NORM1, "input_layernorm"), ATTENTION_ROWS(SIZE_Q, 0),                                                \
         NORM_ROW(SLOT_NORM2, "post_attention_layernorm"), MLP_ROWS("mlp", SIZE_F, IF(mlp_bias), mlp)
 
-#define ROTARY_KEYS                                                                                                    \
-    {"rope_theta", NULL}, { "rope_scaling", NULL }
+/** Lists of keys; each ends with a comma. */
+#define ROTARY_KEYS "rope_theta, rope_scaling, "
 
 #endif

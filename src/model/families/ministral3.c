@@ -36,5 +36,5 @@ const dt_family dt_family_ministral3 = {
     .missing = {4096, 34, 32, 8, 128, 14336, 131072, 262144, 1e-5, 1, 2, 11},
     .multimodal_tied = true,
     LLAMA_TABLES,
-    .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+    .keys = ROTARY_KEYS "sliding_window",
     .read = read};

@@ -76,12 +76,8 @@ const dt_family dt_family_qwen3_moe = {
     .peft_names_experts = true,
     .in_llava = true,
     .missing = {2048, 24, 32, 4, 0, 6144, 151936, 32768, 1e-6, -1, -1, -1},
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = QWEN3_BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
-    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, MIXTURE_KEYS, {"norm_topk_prob", NULL}},
+    TABLES(QWEN3_BLOCK, dt_steps_pre_norm),
+    .keys = ROTARY_KEYS "sliding_window, attention_bias, " MIXTURE_KEYS "norm_topk_prob",
     .fused = {{SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", false, true}, /* Qwen3-VL's are transposed */
               {SLOT_EXPERT_DOWN, "mlp.experts.down_proj", false, true}},
     .read = read_qwen3_moe};
@@ -108,16 +104,8 @@ static dt_err read_qwen2_moe(const dt_spec *root, dt_model_config *mc)
 const dt_family dt_family_qwen2_moe = {
     .name = {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeForSequenceClassification"},
     .missing = {2048, 24, 16, 16, 0, 5632, 151936, 32768, 1e-6, -1, -1, -1},
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = QWEN2_BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
-    .keys = {ROTARY_KEYS,
-             {"sliding_window", NULL},
-             MIXTURE_KEYS,
-             {"shared_expert_intermediate_size", NULL},
-             {"norm_topk_prob", NULL}},
+    TABLES(QWEN2_BLOCK, dt_steps_pre_norm),
+    .keys = ROTARY_KEYS "sliding_window, " MIXTURE_KEYS "shared_expert_intermediate_size, norm_topk_prob",
     .fused = {FUSED_EXPERTS(false)},
     .read = read_qwen2_moe};
 
@@ -149,15 +137,8 @@ static dt_err read_mixtral(const dt_spec *root, dt_model_config *mc)
 
 const dt_family dt_family_mixtral = {.name = {"mixtral", "MixtralForCausalLM", "MixtralForSequenceClassification"},
                                      .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-5, 1, 2, -1, 1e6},
-                                     .blocks = "model.layers.",
-                                     .embed = dt_llama_embed,
-                                     .block = MIXTRAL_BLOCK,
-                                     .head = dt_llama_head,
-                                     .steps = dt_steps_pre_norm,
-                                     .keys = {ROTARY_KEYS,
-                                              {"sliding_window", NULL},
-                                              {"num_experts", "num_local_experts"},
-                                              {"num_experts_per_tok", NULL},
-                                              LOSS_KEYS},
+                                     TABLES(MIXTRAL_BLOCK, dt_steps_pre_norm),
+                                     .keys = ROTARY_KEYS "sliding_window, num_experts, num_experts_per_tok, " LOSS_KEYS,
+                                     .names = {{"num_experts", "num_local_experts"}},
                                      .fused = {FUSED_EXPERTS(false), {SLOT_ROUTER, "mlp.gate.weight", false}},
                                      .read = read_mixtral};

@@ -25,8 +25,7 @@ dt_err dt_moe_read_shared(const dt_spec *root, dt_model_config *mc);
 /** Tensors with all experts of a layer. */
 #define FUSED_EXPERTS(saved)                                                                                           \
     {SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", saved}, { SLOT_EXPERT_DOWN, "mlp.experts.down_proj", saved }
-#define LOSS_KEYS                                                                                                      \
-    {"output_router_logits", NULL}, { "router_aux_loss_coef", NULL }
-#define MIXTURE_KEYS {"num_experts", NULL}, {"num_experts_per_tok", NULL}, {"moe_intermediate_size", NULL}, LOSS_KEYS
+#define LOSS_KEYS "output_router_logits, router_aux_loss_coef, "
+#define MIXTURE_KEYS "num_experts, num_experts_per_tok, moe_intermediate_size, " LOSS_KEYS
 
 #endif

@@ -30,18 +30,15 @@ static const struct module BLOCK[MAX_MODULES] = {
 
 static const enum step STEPS[] = {STEP_ATTENTION, STEP_NORM1, STEP_ADD, STEP_MLP, STEP_NORM2, STEP_ADD, STEP_END};
 
-#define OLMO_TABLES                                                                                                    \
-    .blocks = "model.layers.", .embed = dt_llama_embed, .block = BLOCK, .head = dt_llama_head, .steps = STEPS
-
 const dt_family dt_family_olmo2 = {.name = {"olmo2", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"},
                                    .missing = {4096, 32, 32, 0, 0, 11008, 50304, 2048, 1e-5, -1, 50279, 1},
-                                   .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                   .keys = ROTARY_KEYS "attention_bias",
                                    .read = read_olmo2,
-                                   OLMO_TABLES};
+                                   TABLES(BLOCK, STEPS)};
 
 const dt_family dt_family_olmo3 = {
     .name = {"olmo3", "Olmo3ForCausalLM", "Olmo3ForSequenceClassification"},
     .missing = {4096, 32, 32, 0, 0, 11008, 50304, 2048, 1e-5, -1, 50279, 1, .rope_theta = 5e5, .rope_local_theta = 5e5},
-    .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"sliding_window", NULL}},
+    .keys = ROTARY_KEYS "attention_bias, sliding_window",
     .read = read_olmo3,
-    OLMO_TABLES};
+    TABLES(BLOCK, STEPS)};

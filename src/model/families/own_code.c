@@ -189,9 +189,7 @@ static void choose_rows(const dt_model_config *mc, enum rows rows, int64_t width
 
 static void note(const dt_model_config *mc, const struct own_code *c, dt_tensor *t)
 {
-    static const char INSIDE[] = "language_model."; /* of a model with images */
-    const char *name = t->name + (strncmp(t->name, INSIDE, sizeof INSIDE - 1) == 0 ? sizeof INSIDE - 1 : 0),
-               *module = name, *end = strrchr(name, '.');
+    const char *name = dt_model_of_language(t->name), *module = name, *end = strrchr(name, '.');
     if (dt_model_layer_of(mc, name) >= 0) module = strchr(name + strlen(mc->family->blocks), '.') + 1;
     const struct own_name *is = end && end > module ? find_name(c, module, (size_t)(end - module)) : NULL;
     t->fused.head = find_name(c, "lm_head", strlen("lm_head"))->there;

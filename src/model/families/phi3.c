@@ -26,10 +26,6 @@ static const struct module BLOCK[MAX_MODULES] = {
 const dt_family dt_family_phi3 = {.name = {"phi3", "Phi3ForCausalLM", "Phi3ForSequenceClassification"},
                                   .missing = {3072, 32, 32, 0, 0, 8192, 32064, 4096, 1e-5, 1, 32000, 32000,
                                               .partial_rotary_factor = 1, .original_max_position_embeddings = 4096},
-                                  .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+                                  .keys = ROTARY_KEYS "sliding_window",
                                   .read = read,
-                                  .blocks = "model.layers.",
-                                  .embed = dt_llama_embed,
-                                  .block = BLOCK,
-                                  .head = dt_llama_head,
-                                  .steps = dt_steps_pre_norm};
+                                  TABLES(BLOCK, dt_steps_pre_norm)};

@@ -4,27 +4,14 @@
  * a gate. Qwen3-Next has other matrices before linear attention: their rows are grouped by key head. */
 #include "moe.h"
 #include <inttypes.h>
-#include <string.h>
 
-static dt_err read_layer_types(const dt_spec *root, dt_model_config *mc)
+/* Every interval-th layer has full attention, unless layer_types says otherwise. */
+static dt_err read_layers(const dt_spec *root, dt_model_config *mc)
 {
-    dt_spec list;
-    char expected[96];
     int64_t interval = 4;
     DT_TRY(dt_spec_int(root, "full_attention_interval", 1, INT32_MAX, &interval));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].linear = (i + 1) % interval != 0;
-    if (!dt_spec_get(root, "layer_types", &list)) return DT_OK;
-    snprintf(expected, sizeof expected, "a list of %" PRId64 " words, full_attention or linear_attention",
-             mc->num_hidden_layers);
-    if (!json_is_array(list.value) || (int64_t)json_array_size(list.value) != mc->num_hidden_layers)
-        return dt_spec_bad(&list, NULL, expected);
-    for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
-        const char *word = json_string_value(json_array_get(list.value, (size_t)i));
-        mc->layers[i].linear = word && strcmp(word, "linear_attention") == 0;
-        if (!word || (!mc->layers[i].linear && strcmp(word, "full_attention") != 0))
-            return dt_spec_bad(&list, NULL, expected);
-    }
-    return DT_OK;
+    return dt_model_read_layer_types(root, mc, true);
 }
 
 static dt_err read_sizes(const dt_spec *root, dt_model_config *mc)
@@ -53,7 +40,7 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     /* transformers uses it after the convolution, too, where dtrain has silu */
     if (mc->act != DT_ACT_SILU) return dt_spec_bad(root, "hidden_act", "silu");
     DT_TRY(read_sizes(root, mc));
-    return read_layer_types(root, mc);
+    return read_layers(root, mc);
 }
 
 /* All layers have experts, whose weights always add up to 1. */
@@ -79,7 +66,7 @@ static dt_err read_next(const dt_spec *root, dt_model_config *mc)
     return dt_moe_read_shared(root, mc);
 }
 
-/* Modules before and after the matrices in front of linear attention. */
+/* Modules before and after the matrices that linear attention starts with. */
 #define FULL_ROWS NORM_ROW(SLOT_NORM1, "input_layernorm"), ATTENTION_ROWS(SIZE_QG, FULL_ATTENTION)
 #define LINEAR_ROWS                                                                                                    \
     {SLOT_CONV, "linear_attn.conv1d", SIZE_M, SIZE_KERNEL, 0, 0, LINEAR_ATTENTION},                                    \
@@ -106,44 +93,29 @@ static const struct module NEXT_BLOCK[MAX_MODULES] = {
 };
 
 #define DELTA_KEYS                                                                                                     \
-    ROTARY_KEYS, {"attention_bias", NULL}, {"full_attention_interval", NULL}, {"linear_num_key_heads", NULL},          \
-        {"linear_num_value_heads", NULL}, {"linear_key_head_dim", NULL}, {"linear_value_head_dim", NULL},              \
-    {                                                                                                                  \
-        "linear_conv_kernel_dim", NULL                                                                                 \
-    }
+    ROTARY_KEYS "attention_bias, full_attention_interval, linear_num_key_heads, linear_num_value_heads, "              \
+                "linear_key_head_dim, linear_value_head_dim, linear_conv_kernel_dim, "
 
 const dt_family dt_family_qwen3_5_text = {
     .name = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification", "qwen3_5"},
     .missing = {4096, 32, 16, 4, 256, 12288, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS},
+    .keys = DELTA_KEYS,
     .read = read,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm};
+    TABLES(BLOCK, dt_steps_pre_norm)};
 
 const dt_family dt_family_qwen3_5_moe_text = {
     .name = {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextForSequenceClassification", "qwen3_5_moe"},
     .missing = {2048, 40, 16, 2, 256, 512, 248320, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}},
+    .keys = DELTA_KEYS MIXTURE_KEYS "shared_expert_intermediate_size",
     .read = read_moe,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
+    TABLES(BLOCK, dt_steps_pre_norm),
     .fused = {FUSED_EXPERTS(true)}};
 
 const dt_family dt_family_qwen3_next = {
     .name = {"qwen3_next", "Qwen3NextForCausalLM", "Qwen3NextForSequenceClassification"},
     .peft_names_experts = true,
     .missing = {2048, 48, 16, 2, 256, 5632, 151936, 32768, 1e-6, -1, -1, -1, .partial_rotary_factor = 0.25},
-    .keys = {DELTA_KEYS, MIXTURE_KEYS, {"shared_expert_intermediate_size", NULL}, {"norm_topk_prob", NULL}},
+    .keys = DELTA_KEYS MIXTURE_KEYS "shared_expert_intermediate_size, norm_topk_prob",
     .read = read_next,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = NEXT_BLOCK,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm,
+    TABLES(NEXT_BLOCK, dt_steps_pre_norm),
     .fused = {FUSED_EXPERTS(false)}};

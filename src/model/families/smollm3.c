@@ -37,5 +37,5 @@ const dt_family dt_family_smollm3 = {
     .name = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification"},
     .missing = {2048, 36, 16, 4, 0, 11008, 128256, 32768, 1e-6, 128000, 128001, 128004, .rope_theta = 2000000},
     LLAMA_TABLES,
-    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+    .keys = ROTARY_KEYS "sliding_window, attention_bias, mlp_bias",
     .read = read};

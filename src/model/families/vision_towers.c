@@ -161,27 +161,23 @@ static const dt_family QWEN2_5_TEXT = {.name = {"qwen2_5_vl_text", "Qwen2_5_VLFo
                                        .missing = {8192, 80, 64, 8, 0, 29568, 152064, 32768, 1e-5, 151643, 151645, -1,
                                                    .rope_theta = 1e6},
                                        LLAMA_TABLES,
-                                       .keys = {ROTARY_KEYS},
+                                       .keys = ROTARY_KEYS,
                                        .read = read_qwen2_5},
                        QWEN3_TEXT = {.name = {"qwen3_vl_text", "Qwen3VLForConditionalGeneration", ""},
                                      .plain = &dt_family_qwen3,
                                      .missing = {4096, 32, 32, 32, 128, 22016, 151936, 128000, 1e-6, -1, -1, -1,
                                                  .rope_theta = 5e5},
                                      LLAMA_TABLES,
-                                     .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                     .keys = ROTARY_KEYS "attention_bias",
                                      .read = read_qwen3},
                        QWEN3_MOE_TEXT = {
                            .name = {"qwen3_vl_moe_text", "Qwen3VLMoeForConditionalGeneration", ""},
                            .plain = &dt_family_qwen3_moe,
                            .missing = {2048, 24, 16, 16, 0, 5632, 151936, 128000, 1e-6, -1, -1, -1, .rope_theta = 5e5},
-                           .blocks = "model.layers.",
-                           .embed = dt_llama_embed,
-                           .block = QWEN3_MOE_BLOCK,
-                           .head = dt_llama_head,
-                           .steps = dt_steps_pre_norm,
+                           TABLES(QWEN3_MOE_BLOCK, dt_steps_pre_norm),
                            .fused = {{SLOT_EXPERT_UP, "mlp.experts.gate_up_proj", true, true},
                                      {SLOT_EXPERT_DOWN, "mlp.experts.down_proj", true, true}},
-                           .keys = {ROTARY_KEYS, {"attention_bias", NULL}, MIXTURE_KEYS},
+                           .keys = ROTARY_KEYS "attention_bias, " MIXTURE_KEYS,
                            .read = read_qwen3_moe};
 
 #define QWEN_NAMES                                                                                                     \
@@ -203,12 +199,15 @@ static const dt_family
 static const dt_family INTERN = {
     .blocks = "encoder.layer.", .embed = INTERN_EMBED, .block = INTERN_BLOCK, .head = NOTHING, .steps = SCALED_STEPS};
 
+#define SIZES(depth, width, hidden, heads)                                                                             \
+    .n_blocks = depth, .hidden_size = width, .intermediate_size = hidden, .n_heads = heads
+
 /* Towers of one form; what follows are tokens of images and what differs. */
 #define QWEN3_FORM(type, language, class, ...)                                                                         \
     {                                                                                                                  \
         type, type "_vision", &QWEN3_TOWER, "Qwen2VLImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, __VA_ARGS__,          \
             .text = &language, .architecture = class, .names = QWEN3_NAMES, .interpolates = true, .interleaved = true, \
-            .n_blocks = 27, .hidden_size = 1152, .intermediate_size = 4304                                             \
+            SIZES(27, 1152, 4304, 16)                                                                                  \
     }
 #define QWEN3_VL(type, language, class)                                                                                \
     QWEN3_FORM(type, language, class, QWEN_VL, .sections = {24, 20, 20}, .deepstack = {8, 16, 24})
@@ -220,24 +219,26 @@ static const int32_t LLAVA[] = {32000, -1, -1}, QWEN_VL[] = {151655, 151652, 151
                      QWEN35[] = {248056, 248053, 248054}, GEMMA[] = {262144, 255999, 256000},
                      INTERNVL[] = {151667, -1, -1};
 
+#define BASE_SIZES .image_size = 224, SIZES(12, 768, 3072, 12)
+
 static const dt_tower TOWERS[] = {
-    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, .crops = true,
-     .class_row = true},
-    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, LLAVA,
+    {"clip", "clip_vision_model", &CLIP, "CLIPImageProcessor", 32, 1e-5, DT_ACT_QUICK_GELU, LLAVA, BASE_SIZES,
+     .crops = true, .class_row = true},
+    {"siglip", "siglip_vision_model", &SIGLIP, "SiglipImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, LLAVA, BASE_SIZES,
      .pools = true},
     {"qwen2_5_vl", "qwen2_5_vl_vision", &QWEN2_5_TOWER, "Qwen2VLImageProcessor", 14, 1e-6, DT_ACT_SILU, QWEN_VL,
      .text = &QWEN2_5_TEXT, .architecture = "Qwen2_5_VLForConditionalGeneration", .names = QWEN2_5_NAMES, .gated = true,
-     .n_blocks = 32, .hidden_size = 3584, .intermediate_size = 3420, .window_size = 112, .full_blocks = {7, 15, 23, 31},
-     .sections = {16, 24, 24}, .deepstack = {-1}},
+     SIZES(32, 3584, 3420, 16), .window_size = 112, .full_blocks = {7, 15, 23, 31}, .sections = {16, 24, 24},
+     .deepstack = {-1}},
     QWEN3_VL("qwen3_vl", QWEN3_TEXT, "Qwen3VLForConditionalGeneration"),
     QWEN3_VL("qwen3_vl_moe", QWEN3_MOE_TEXT, "Qwen3VLMoeForConditionalGeneration"),
-    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, .pools = true,
-     .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
+    {"gemma3", "siglip_vision_model", &SIGLIP, "Gemma3ImageProcessor", 16, 1e-6, DT_ACT_GELU_TANH, GEMMA, BASE_SIZES,
+     .pools = true, .text = &dt_family_gemma3_text, .architecture = "Gemma3ForConditionalGeneration", .averages = true},
     QWEN3_5("qwen3_5", dt_family_qwen3_5_text, "Qwen3_5ForConditionalGeneration"),
     QWEN3_5("qwen3_5_moe", dt_family_qwen3_5_moe_text, "Qwen3_5MoeForConditionalGeneration"),
     {"internvl", "internvl_vision", &INTERN, "GotOcr2ImageProcessor", 14, 1e-6, DT_ACT_GELU, INTERNVL,
      .class_row = true, .architecture = "InternVLForConditionalGeneration", .around = {"<img>", "</img>"},
-     .tiles = true, .n_blocks = 24, .hidden_size = 1024, .intermediate_size = 4096},
+     .tiles = true, .image_size = 448, SIZES(24, 1024, 4096, 16)},
 };
 enum { N_TOWERS = sizeof TOWERS / sizeof TOWERS[0] };
 
@@ -250,11 +251,6 @@ const dt_tower *dt_tower_find(const char *model_type)
             (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0))
             return &TOWERS[i];
     return NULL;
-}
-
-void dt_tower_file_name(const dt_tower *tower, const char *name, char *out, size_t size)
-{
-    dt_rename(tower ? tower->names : NULL, name, out, size);
 }
 
 const dt_tower *dt_tower_of_model(const char *model_type)

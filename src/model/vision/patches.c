@@ -69,7 +69,7 @@ dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x)
     DT_TRY(dt_linear_forward(m, &k->conv, w, rows, k->conv.n_in, in, m->C, m->n_tok,
                              (struct with_matmul){.addend = dt_exists(m->wte) ? in : NULL}));
     DT_TRY(class_forward(m, w, in));
-    return in == x ? DT_OK : dt_norm_forward(m, &k->pre, w, in, x, k->mean, k->rstd, m->n_tok);
+    return in == x ? DT_OK : dt_norm_forward(m, &k->pre, w, in, x, k->stats, m->n_tok);
 }
 
 static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
@@ -95,10 +95,8 @@ dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_g
     const struct tower_input *k = &m->patches;
     /* added to the cleared buffer */
     const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true};
-    if (dt_exists(k->pre.w)) {
-        const struct norm_grads dnorm = dt_norm_grads_in(&k->pre, &more);
-        DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
-    }
+    if (dt_exists(k->pre.w))
+        DT_TRY(dt_norm_backward(m, &k->pre, w, &more, k->x, k->stats, m->s.dx, m->s.dx, false, m->n_tok));
     const void *rows = k->config->grids && k->config->n_frames > 1 ? k->frames : k->rows;
     const bool apart = dt_exists(k->token) && dt_is_trained(k->conv.b);
     if (apart) DT_TRY(clear_class_rows(m));

@@ -106,7 +106,7 @@ dt_err dt_placeholders_scatter(const dt_model *m, void *x)
     const struct placeholders *p = &m->vision->placeholders;
     for (int32_t i = 0; i < p->n_runs; i++) {
         const struct run *k = &p->run[i];
-        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(m->vision->projector.out, k->row * m->C, m->elem),
+        DT_TRY(m->ops->scatter_rows(m->dev, dt_at(m->vision->projector->out, k->row * m->C, m->elem),
                                     m->device.shown_at + k->first, x, k->n, m->C, m->opt.dtype, m->stream));
     }
     return DT_OK;
@@ -138,15 +138,11 @@ dt_err dt_placeholders_collect(const dt_model *m, const struct projector *j)
 dt_err dt_placeholders_gather(const dt_model *m)
 {
     const struct vision *v = m->vision;
-    const struct projector *j = &v->projector;
+    const struct projector *j = v->projector;
     if (n_shown(v) == 0) return DT_OK;
-    const size_t nbytes = (size_t)(n_shown(v) * m->C) * m->elem;
-    if (dt_vision_trains(m)) {
-        DT_TRY(m->ops->zero(m->dev, j->dout, nbytes, m->stream));
-        DT_TRY(m->ops->embedding_backward(m->dev, m->s.dx, m->device.shown, m->device.shown_order, j->dout,
-                                          v->placeholders.n, m->C, m->opt.dtype, m->opt.dtype, m->stream));
-    }
+    if (dt_vision_trains(m)) DT_TRY(dt_placeholders_collect(m, j));
     if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
-    DT_TRY(m->ops->zero(m->dev, j->out, nbytes, m->stream)); /* out is no longer needed */
+    /* out is no longer needed */
+    DT_TRY(m->ops->zero(m->dev, j->out, (size_t)(n_shown(v) * m->C) * m->elem, m->stream));
     return dt_placeholders_scatter(m, m->s.dx);
 }

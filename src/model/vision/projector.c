@@ -17,25 +17,35 @@ static bool adapters_drop(const dt_model *m)
 {
     const struct vision *v = m->vision;
     bool adapted = false;
-    for (int k = -1; k < v->config->n_deepstack; k++)
-        for (int i = 0; i < DT_MAX_PROJECTOR_LAYERS; i++)
-            adapted = adapted || (k < 0 ? &v->projector : &v->deep[k])->layer[i].n_low > 0;
+    for (int k = 0; k <= v->config->n_deepstack; k++)
+        for (int i = 0; i < DT_MAX_PROJECTOR_LAYERS; i++) adapted = adapted || v->projector[k].layer[i].n_low > 0;
     return adapted && m->opt.training && m->opt.adapter_dropout > 0;
 }
 
-static bool is_main(const dt_model *m, const struct projector *j) { return j == &m->vision->projector; }
+static bool is_main(const dt_model *m, const struct projector *j) { return j == m->vision->projector; }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
+
+/* LayerNorm, or an RMSNorm whose weights are stored minus 1. */
+static struct norm norm_at(const dt_model *m, const dt_unit *u, const char *name, int64_t width, float eps)
+{
+    struct norm n = dt_norm_at(m, u, name);
+    n.width = n.x_ld = n.y_ld = width;
+    n.eps = eps;
+    n.rms = false, n.plus_one = true;
+    return n;
+}
 
 dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, struct projector *j)
 {
     const dt_projector_config *p = is_main(m, j) ? &m->vision->config->projector : &m->vision->config->deep_projector;
-    const int number = is_main(m, j) ? 0 : 1 + (int)(j - m->vision->deep); /* units also count groups of experts */
+    const int number = (int)(j - m->vision->projector); /* units also count groups of experts */
     bool complete = true;
     j->config = p;
     j->unit = unit;
     j->trains = u->flat_len[DT_TRAINED] > 0;
-    j->pre = dt_norm_at(u, p->pre_norm ? p->pre_norm : "none");
+    j->pre = norm_at(m, u, p->pre_norm ? p->pre_norm : "none", p->n_in, p->pre_eps);
+    j->pre.rms = p->average > 0;
     complete = dt_exists(j->pre.w) == (p->pre_norm != NULL);
     for (int i = 0; i < p->n_layers; i++) {
         const bool last = i == p->n_layers - 1;
@@ -50,7 +60,7 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit, stru
         complete = complete && dt_exists(j->layer[i].w);
         if (last) continue;
         snprintf(norm, sizeof norm, "norm_%d", i + 1);
-        j->norm[i] = dt_norm_at(u, norm);
+        j->norm[i] = norm_at(m, u, norm, p->hidden_size, PROJECTOR_EPS);
         complete = complete && dt_exists(j->norm[i].w) == p->norm;
     }
     DT_EXPECT(complete);
@@ -67,8 +77,7 @@ static void place_hidden(const dt_model *m, struct projector *j, struct arena *a
     h->pre = dt_take(a, R, H, m->elem);
     h->act = dt_take(a, R, H, m->elem);
     h->norm = p->norm ? dt_take(a, R, H, m->elem) : h->act;
-    h->mean = dt_take(a, p->norm ? R : 0, 1, sizeof(float));
-    h->rstd = dt_take(a, p->norm ? R : 0, 1, sizeof(float));
+    h->stats = dt_take_stats(a, p->norm ? R : 0);
     j->dhidden[i] = dt_take(a, learns(m) ? R : 0, H, m->elem);
 }
 
@@ -103,18 +112,10 @@ static void place_adapters(const dt_model *m, struct projector *j, struct arena 
     dt_low_work_place(m, a, R, scaled, &j->low_work);
 }
 
-static void place_pre_norm(const dt_model *m, struct projector *j, struct arena *a)
-{
-    const int64_t R = j->config->pre_norm ? dt_vision_max_rows(m) : 0;
-    j->normed = dt_take(a, R, j->config->n_in, m->elem);
-    j->pre_mean = dt_take(a, R, 1, sizeof(float));
-    j->pre_rstd = dt_take(a, R, 1, sizeof(float));
-}
-
 void dt_projector_place(const dt_model *m, struct projector *j, struct arena *device, struct arena *staging)
 {
     const bool given = m->opt.features_given;
-    const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in;
+    const int64_t R = dt_vision_max_rows(m), n_in = j->config->n_in, normed = j->config->pre_norm ? R : 0;
     place_out(m, j, device);
     for (int i = 0; i < j->config->n_layers - 1; i++) place_hidden(m, j, device, i);
     const bool keyed = is_main(m, j) && (drops(m) || adapters_drop(m));
@@ -122,7 +123,8 @@ void dt_projector_place(const dt_model *m, struct projector *j, struct arena *de
     j->features = dt_take_span(staging, device, given ? (size_t)(R * n_in) * m->elem : 0);
     j->x = given ? j->features.device : dt_take(device, R, n_in, m->elem);
     j->dx = dt_take(device, m->vision->tower.trains && m->opt.training ? R : 0, n_in, m->elem);
-    place_pre_norm(m, j, device);
+    j->normed = dt_take(device, normed, n_in, m->elem);
+    j->pre_stats = dt_take_stats(device, normed);
     place_adapters(m, j, device);
 }
 
@@ -148,7 +150,7 @@ static uint64_t key_of(const dt_model *m, const dt_batch *b, int64_t row)
 
 dt_err dt_projector_stage(dt_model *m, const dt_batch *b)
 {
-    struct span *keys = &m->vision->projector.keys;
+    struct span *keys = &m->vision->projector->keys;
     const int64_t R = dt_vision_rows(m->vision);
     if (!keys->nbytes || R == 0) return DT_OK;
     uint64_t *key = (uint64_t *)(void *)keys->host;
@@ -158,7 +160,7 @@ dt_err dt_projector_stage(dt_model *m, const dt_batch *b)
 
 static const uint64_t *keys_of(const dt_model *m)
 {
-    return (const uint64_t *)(const void *)m->vision->projector.keys.device;
+    return (const uint64_t *)(const void *)m->vision->projector->keys.device;
 }
 
 static struct low_rows low_rows_of(const dt_model *m, const struct projector *j)
@@ -186,39 +188,12 @@ static dt_err leave_layer(const dt_model *m, const struct projector *j, const dt
     DT_TRY(m->ops->act_forward(m->dev, (dt_activation)p->act, h->pre, h->act, m->opt.dtype,
                                dt_vision_rows(v) * p->hidden_size, m->stream));
     DT_TRY(drop(m, j, i, h->act));
-    if (!p->norm) return DT_OK;
-    return m->ops->layernorm_forward(m->dev, h->act, dt_weight(w, j->norm[i].w), dt_weight(w, j->norm[i].b), h->norm,
-                                     h->mean, h->rstd, dt_vision_rows(v), p->hidden_size, PROJECTOR_EPS, m->opt.dtype,
-                                     m->stream);
+    return p->norm ? dt_norm_forward(m, &j->norm[i], w, h->act, h->norm, h->stats, dt_vision_rows(v)) : DT_OK;
 }
 
 static const void *input_of(const struct projector *j, int i)
 {
     return i > 0 ? j->hidden[i - 1].norm : dt_exists(j->pre.w) ? j->normed : j->x;
-}
-
-static dt_rmsnorm rms_of(const dt_model *m, const struct projector *j)
-{
-    const int64_t n_in = j->config->n_in;
-    return (dt_rmsnorm){.n_rows = dt_vision_rows(m->vision),
-                        .width = n_in,
-                        .group = 1,
-                        .group_ld = n_in,
-                        .y_group_ld = n_in,
-                        .eps = j->config->pre_eps,
-                        .plus_one = true,
-                        .dt = m->opt.dtype};
-}
-
-static dt_err pre_norm(const dt_model *m, const struct projector *j, const dt_param_view *w)
-{
-    const dt_rmsnorm rms = rms_of(m, j);
-    if (!dt_exists(j->pre.w)) return DT_OK;
-    if (j->config->average)
-        return m->ops->rmsnorm_forward(m->dev, &rms, j->x, dt_weight(w, j->pre.w), j->normed, j->pre_rstd, m->stream);
-    return m->ops->layernorm_forward(m->dev, j->x, dt_weight(w, j->pre.w), dt_weight(w, j->pre.b), j->normed,
-                                     j->pre_mean, j->pre_rstd, dt_vision_rows(m->vision), j->config->n_in,
-                                     j->config->pre_eps, m->opt.dtype, m->stream);
 }
 
 /* Accumulates in fp32 and rounds once. */
@@ -238,7 +213,7 @@ dt_err dt_projector_forward(const dt_model *m, const struct projector *j, const 
 {
     const int n_layers = j->config->n_layers;
     const struct low_rows rows = low_rows_of(m, j);
-    DT_TRY(pre_norm(m, j, w));
+    if (dt_exists(j->pre.w)) DT_TRY(dt_norm_forward(m, &j->pre, w, j->x, j->normed, j->pre_stats, rows.n));
     for (int i = 0; i < n_layers; i++) {
         const struct linear *l = &j->layer[i];
         const bool last = i == n_layers - 1;
@@ -258,29 +233,10 @@ static dt_err enter_layer(const dt_model *m, const struct projector *j, const dt
     const struct vision *v = m->vision;
     const dt_projector_config *p = j->config;
     const struct hidden *h = &j->hidden[i];
-    if (p->norm)
-        DT_TRY(m->ops->layernorm_backward(m->dev, h->act, dt_weight(w, j->norm[i].w), h->mean, h->rstd, d, d, false,
-                                          dt_gradient(g, j->norm[i].w), dt_gradient(g, j->norm[i].b), g->dtype,
-                                          g->accumulate, dt_vision_rows(v), p->hidden_size, m->s.norm, m->opt.dtype,
-                                          m->stream));
+    if (p->norm) DT_TRY(dt_norm_backward(m, &j->norm[i], w, g, h->act, h->stats, d, d, false, dt_vision_rows(v)));
     DT_TRY(drop(m, j, i, d));
     return m->ops->act_backward(m->dev, (dt_activation)p->act, h->pre, d, d, m->opt.dtype,
                                 dt_vision_rows(v) * p->hidden_size, m->stream);
-}
-
-static dt_err pre_norm_backward(const dt_model *m, const struct projector *j, const dt_param_view *w,
-                                const dt_grad_view *g)
-{
-    const dt_rmsnorm rms = rms_of(m, j);
-    void *dx = m->vision->tower.trains ? j->dx : j->normed;
-    if (!dt_exists(j->pre.w)) return DT_OK;
-    if (j->config->average)
-        return m->ops->rmsnorm_backward(m->dev, &rms, j->x, dt_weight(w, j->pre.w), j->pre_rstd, j->normed, dx, false,
-                                        dt_gradient(g, j->pre.w), g->dtype, g->accumulate, m->s.norm, m->stream);
-    return m->ops->layernorm_backward(m->dev, j->x, dt_weight(w, j->pre.w), j->pre_mean, j->pre_rstd, j->normed, dx,
-                                      false, dt_gradient(g, j->pre.w), dt_gradient(g, j->pre.b), g->dtype,
-                                      g->accumulate, dt_vision_rows(m->vision), j->config->n_in, m->s.norm,
-                                      m->opt.dtype, m->stream);
 }
 
 static dt_err pool_backward(const dt_model *m, const struct projector *j)
@@ -309,5 +265,6 @@ dt_err dt_projector_backward(const dt_model *m, const struct projector *j, const
         if (i > 0) DT_TRY(enter_layer(m, j, w, g, i - 1, dx));
         dy = dx;
     }
-    return pre_norm_backward(m, j, w, g);
+    if (!normed) return DT_OK;
+    return dt_norm_backward(m, &j->pre, w, g, j->x, j->pre_stats, j->normed, deeper ? j->dx : j->normed, false, rows.n);
 }

@@ -145,46 +145,28 @@ void dt_tower_list_squares(const struct vision *v, int64_t n_images, int32_t *sq
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* One sequence of patches per image. Their positions are staged by grids.c. */
-static void fill_grids(const dt_model *m, const dt_batch *shown_by)
-{
-    const struct vision *v = m->vision;
-    dt_batch *b = &m->vision->tower.batch;
-    b->n_seq = v->grids.n;
-    b->n_tok = (int32_t)(v->n_images * v->config->n_rows);
-    for (int32_t i = 0; i < v->grids.n; i++) {
-        const struct image_grid *g = &v->grids.image[i];
-        const int64_t first = g->first * v->config->n_rows, n = (int64_t)g->rows * g->columns * v->config->n_rows;
-        const uint64_t key = shown_by ? shown_by->token_key[dt_placeholders_first(m, g->first)] : 0;
-        b->seq_start[i + 1] = (int32_t)(first + n);
-        for (int64_t r = 0; r < n; r++) {
-            const int64_t t = first + r;
-            b->token[t] = 0;
-            b->pos[t] = (int32_t)r;
-            b->token_key[t] = dt_mix64(key + (uint64_t)r);
-            b->order[t] = (int32_t)t;
-        }
-    }
-}
-
-/* One sequence of positions per image, sorted by position, then by image. Dropout uses the keys of the tokens that
- * refer to the image. */
+/* One sequence of patches for each image. Those of grids have positions that grids.c stages; others are sorted by
+ * position, then by image. Dropout uses the keys of the tokens that refer to the image. */
 static void fill_batch(const dt_model *m, const dt_batch *shown_by)
 {
     const struct vision *v = m->vision;
+    const bool grids = v->config->grids;
+    const int32_t P = (int32_t)v->config->n_rows, N = grids ? v->grids.n : v->n_images;
     dt_batch *b = &m->vision->tower.batch;
-    const int32_t P = (int32_t)v->config->n_rows, N = v->n_images;
     b->n_seq = N;
-    b->n_tok = N * P;
+    b->n_tok = v->n_images * P;
     for (int32_t i = 0; i < N; i++) {
-        const int64_t row = (int64_t)i * v->config->n_tokens;
+        const struct image_grid one = {i, 1, 1}, *of = grids ? &v->grids.image[i] : &one;
+        const int32_t first = of->first * P, n = of->rows * of->columns * P;
+        const int64_t row = of->first * v->config->n_tokens;
         const uint64_t key = shown_by ? shown_by->token_key[dt_placeholders_first(m, row)] : 0;
-        b->seq_start[i + 1] = (i + 1) * P;
-        for (int32_t r = 0; r < P; r++) {
-            const int32_t t = i * P + r;
-            b->token[t] = b->pos[t] = r;
+        b->seq_start[i + 1] = first + n;
+        for (int32_t r = 0; r < n; r++) {
+            const int32_t t = first + r;
+            b->token[t] = grids ? 0 : r;
+            b->pos[t] = r;
             b->token_key[t] = dt_mix64(key + (uint64_t)r);
-            b->order[r * N + i] = t;
+            b->order[grids ? t : r * N + i] = t;
         }
     }
 }
@@ -206,19 +188,19 @@ static dt_err average(const dt_model *m, const void *features)
     DT_TRY(m->ops->embedding_backward(m->dev, features, t->square, t->row, t->sum, n_gathered(v), C, m->opt.dtype,
                                       DT_F32, m->stream));
     DT_TRY(m->ops->scale(m->dev, t->sum, of_square(v), t->sum, DT_F32, n, m->stream));
-    return m->ops->convert(m->dev, t->sum, DT_F32, v->projector.x, m->opt.dtype, n, m->stream);
+    return m->ops->convert(m->dev, t->sum, DT_F32, v->projector->x, m->opt.dtype, n, m->stream);
 }
 
 dt_err dt_tower_forward(dt_model *m, const dt_batch *shown_by)
 {
     struct vision *v = m->vision;
     struct tower *t = &v->tower;
-    (v->config->grids ? fill_grids : fill_batch)(m, shown_by);
+    fill_batch(m, shown_by);
     const dt_err err = dt_model_forward(t->model, &t->batch, m->train && t->model->opt.training, m->step);
     *m->in_use = m; /* the language model has not yet used the activations that the tower borrows */
     if (err != DT_OK || v->n_images == 0) return err;
     if (v->config->projector.average > 1) return average(m, t->model->hidden);
-    return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->projector.x, n_gathered(v), t->model->C,
+    return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->projector->x, n_gathered(v), t->model->C,
                                m->opt.dtype, m->stream);
 }
 
@@ -227,7 +209,7 @@ static const struct projector *deep_of(const dt_model *tower, const struct stage
 {
     const struct vision *v = tower->owner;
     for (int k = 0; v && s->role == DT_UNIT_ENCODER && k < v->config->n_deepstack; k++)
-        if (v->config->deepstack[k] == s->block.layer) return &v->deep[k];
+        if (v->config->deepstack[k] == s->block.layer) return &v->projector[1 + k];
     return NULL;
 }
 
@@ -254,7 +236,7 @@ static dt_err average_backward(const dt_model *m, void *dfeatures)
 {
     const struct vision *v = m->vision;
     const int64_t C = v->tower.model->C;
-    void *dx = v->projector.dx;
+    void *dx = v->projector->dx;
     DT_TRY(m->ops->scale(m->dev, dx, of_square(v), dx, m->opt.dtype, dt_vision_rows(v) * C, m->stream));
     return m->ops->gather_rows(m->dev, dx, v->tower.square, dfeatures, n_gathered(v), C, m->opt.dtype, m->stream);
 }
@@ -267,7 +249,7 @@ dt_err dt_tower_backward(const dt_model *m)
         DT_TRY(average_backward(m, t->s.dx));
     } else if (v->n_images > 0) {
         DT_TRY(m->ops->zero(m->dev, t->s.dx, (size_t)(t->n_tok * t->C) * t->elem, m->stream));
-        DT_TRY(m->ops->scatter_rows(m->dev, v->projector.dx, v->tower.row, t->s.dx, n_gathered(v), t->C, m->opt.dtype,
+        DT_TRY(m->ops->scatter_rows(m->dev, v->projector->dx, v->tower.row, t->s.dx, n_gathered(v), t->C, m->opt.dtype,
                                     m->stream));
     }
     t->have_dx = true;

@@ -13,8 +13,9 @@ int64_t dt_vision_max_rows(const dt_model *m) { return m->opt.max_images * m->vi
 int64_t dt_vision_rows(const struct vision *v) { return v->n_images * v->config->n_features; }
 bool dt_vision_trains(const dt_model *m)
 {
-    bool trains = m->vision && (m->vision->tower.trains || m->vision->projector.trains);
-    for (int k = 0; m->vision && k < m->vision->config->n_deepstack; k++) trains = trains || m->vision->deep[k].trains;
+    const struct vision *v = m->vision;
+    bool trains = v && v->tower.trains;
+    for (int k = 0; v && k <= v->config->n_deepstack; k++) trains = trains || v->projector[k].trains;
     return trains;
 }
 
@@ -29,9 +30,9 @@ static dt_err describe(const dt_model *m, const dt_unit *units, int n_units, int
     DT_EXPECT(v->config && projector > first);
     DT_TRY(dt_tower_describe(m, units + first, projector - first));
     DT_EXPECT(projector + v->config->n_deepstack < n_units);
-    for (int k = 0; k < v->config->n_deepstack; k++)
-        DT_TRY(dt_projector_describe(m, &units[projector + 1 + k], projector + 1 + k, &v->deep[k]));
-    return dt_projector_describe(m, &units[projector], projector, &v->projector);
+    for (int k = 0; k <= v->config->n_deepstack; k++)
+        DT_TRY(dt_projector_describe(m, &units[projector + k], projector + k, &v->projector[k]));
+    return DT_OK;
 }
 
 static dt_err place(const dt_model *m, struct arena *device, struct arena *staging)
@@ -39,8 +40,7 @@ static dt_err place(const dt_model *m, struct arena *device, struct arena *stagi
     struct vision *v = m->vision;
     const int n_deep = v->config->n_deepstack;
     dt_tower_place(m, device, staging);
-    dt_projector_place(m, &v->projector, device, staging);
-    for (int k = 0; k < n_deep; k++) dt_projector_place(m, &v->deep[k], device, staging);
+    for (int k = 0; k <= n_deep; k++) dt_projector_place(m, &v->projector[k], device, staging);
     dt_placeholders_place(m, staging);
     dt_grids_place(m, staging);
     v->shown = dt_take(device, n_deep > 0 ? dt_vision_max_rows(m) : 0, v->config->projector.n_out, m->elem);
@@ -92,8 +92,8 @@ static dt_err bring_lists(const dt_model *m)
                   pooled = dt_vision_pools(v->config) ? R : 0;
     DT_TRY(bring(m, v->tower.square, v->config->projector.average > 1 ? R * f * f : 0, dt_tower_list_squares));
     if (!v->config->grids) DT_TRY(bring(m, v->tower.row, R * f * f, dt_tower_list_rows));
-    DT_TRY(bring(m, v->projector.pool.image, pooled, dt_projector_list_images));
-    return bring(m, v->projector.pool.in_order, pooled, dt_projector_list_in_order);
+    DT_TRY(bring(m, v->projector->pool.image, pooled, dt_projector_list_images));
+    return bring(m, v->projector->pool.in_order, pooled, dt_projector_list_in_order);
 }
 
 static dt_err allocate(dt_model *m)
@@ -147,7 +147,7 @@ static dt_err check_images(const dt_model *m, const dt_batch_images *i)
 /* Bytes of an image's features for one projector. */
 static size_t share_nbytes(const dt_model *m)
 {
-    return (size_t)(m->vision->config->n_features * m->vision->projector.config->n_in) * m->elem;
+    return (size_t)(m->vision->config->n_features * m->vision->projector->config->n_in) * m->elem;
 }
 
 /* Copy the features of images between their order in files, image by image, and the staging of each projector. */
@@ -156,8 +156,8 @@ static void copy_features(const dt_model *m, uint8_t *images, bool stage)
     const struct vision *v = m->vision;
     const size_t share = share_nbytes(m);
     for (int32_t i = 0; i < v->n_images; i++)
-        for (int k = -1; k < v->config->n_deepstack; k++, images += share) {
-            char *own = (k < 0 ? &v->projector : &v->deep[k])->features.host + (size_t)i * share;
+        for (int k = 0; k <= v->config->n_deepstack; k++, images += share) {
+            char *own = v->projector[k].features.host + (size_t)i * share;
             memcpy(stage ? (void *)own : images, stage ? (void *)images : own, share);
         }
 }
@@ -167,8 +167,7 @@ static dt_err stage_features(const dt_model *m, uint8_t *images)
     const struct vision *v = m->vision;
     const size_t nbytes = (size_t)v->n_images * share_nbytes(m);
     copy_features(m, images, true);
-    for (int k = -1; k < v->config->n_deepstack; k++)
-        DT_TRY(dt_span_ahead(m, &(k < 0 ? &v->projector : &v->deep[k])->features, nbytes));
+    for (int k = 0; k <= v->config->n_deepstack; k++) DT_TRY(dt_span_ahead(m, &v->projector[k].features, nbytes));
     return DT_OK;
 }
 
@@ -208,8 +207,8 @@ dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
     dt_param_view w;
     if (!v || (!m->train && !dt_images_of(b))) return DT_OK;
     if (!m->opt.features_given) DT_TRY(dt_tower_forward(m, b));
-    for (int k = -1; k < v->config->n_deepstack; k++) {
-        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+    for (int k = 0; k <= v->config->n_deepstack; k++) {
+        const struct projector *j = &v->projector[k];
         dt_phase_enter(m->phase, "forward", m->units[j->unit].name);
         DT_TRY(dt_params_acquire(m, j->unit, &w));
         if (v->n_images > 0) DT_TRY(dt_projector_forward(m, j, &w));
@@ -223,7 +222,7 @@ static const struct projector *deep_after(const dt_model *m, const struct stage 
 {
     const struct vision *v = m->vision;
     const bool is = v && s->role == DT_UNIT_BLOCK && v->n_images > 0 && s->block.layer < v->config->n_deepstack;
-    return is ? &v->deep[s->block.layer] : NULL;
+    return is ? &v->projector[1 + s->block.layer] : NULL;
 }
 
 dt_err dt_vision_after_block(const dt_model *m, const struct stage *s, void *x)
@@ -244,8 +243,8 @@ dt_err dt_vision_backward(dt_model *m)
     dt_param_view w;
     dt_grad_view g;
     if (!dt_vision_trains(m)) return DT_OK;
-    for (int k = v->config->n_deepstack - 1; k >= -1; k--) {
-        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+    for (int k = v->config->n_deepstack; k >= 0; k--) {
+        const struct projector *j = &v->projector[k];
         dt_phase_enter(m->phase, "backward", m->units[j->unit].name);
         DT_TRY(dt_params_acquire(m, j->unit, &w));
         DT_TRY(dt_grads_acquire(m, j->unit, &g));
@@ -272,8 +271,8 @@ dt_err dt_model_features(dt_model *m, const uint8_t *pixels, const uint32_t *gri
     *m->in_use = NULL; /* the tower has overwritten the model's activations */
     if (n == 0) return DT_OK;
     const bool plain = v->config->n_deepstack == 0; /* otherwise by way of the staging of precomputed features */
-    for (int k = -1; k < v->config->n_deepstack; k++) {
-        const struct projector *j = k < 0 ? &v->projector : &v->deep[k];
+    for (int k = 0; k <= v->config->n_deepstack; k++) {
+        const struct projector *j = &v->projector[k];
         DT_TRY(m->ops->copy(m->dev, plain ? features : (void *)j->features.host, j->x, (size_t)n * share_nbytes(m),
                             m->stream));
     }

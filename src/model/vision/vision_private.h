@@ -47,10 +47,10 @@ struct grids {
 enum { HIDDEN = DT_MAX_PROJECTOR_LAYERS - 1 };
 /** Intermediate output of a layer; on the device. */
 struct hidden {
-    void *pre;          /* before the activation */
-    void *act;          /* after the activation and dropout */
-    void *norm;         /* after the norm; equals act without a norm */
-    float *mean, *rstd; /* [R] */
+    void *pre;  /* before the activation */
+    void *act;  /* after the activation and dropout */
+    void *norm; /* after the norm; equals act without a norm */
+    struct norm_stats stats;
 };
 /** Mean of the rows of y, for images with one placeholder; on the device. */
 struct pool {
@@ -67,9 +67,9 @@ struct projector {
     struct norm norm[HIDDEN];
     struct span features; /* precomputed; x is its device side */
     /* device */
-    void *x, *dx;               /* [max R, n_in]: input, and its gradient */
-    void *normed;               /* [R, n_in]: after pre; backward overwrites it with its gradient */
-    float *pre_mean, *pre_rstd; /* [R] */
+    void *x, *dx; /* [max R, n_in]: input, and its gradient */
+    void *normed; /* [R, n_in]: after pre; backward overwrites it with its gradient */
+    struct norm_stats pre_stats;
     struct hidden hidden[HIDDEN];
     void *y, *out;                     /* [R, D], [S, D] */
     void *dy, *dout, *dhidden[HIDDEN]; /* gradients */
@@ -96,7 +96,7 @@ struct placeholders {
 struct vision {
     const dt_vision_config *config;
     struct tower tower;
-    struct projector projector, deep[DT_MAX_DEEPSTACK];
+    struct projector projector[1 + DT_MAX_DEEPSTACK]; /* that after the last block, then those of deepstack */
     struct placeholders placeholders;
     struct grids grids;
     int32_t n_images; /* of the batch; of grids: cells */

@@ -75,21 +75,14 @@ static dt_err build_tower(const dt_vision_config *v, int64_t i, dt_unit *u)
     const dt_family *f = v->blocks->family;
     struct builder b = {
         .mc = v->blocks, .unit = u, .tower = true, .patch_size = v->patch_size, .n_frames = v->grids ? v->n_frames : 0};
+    char name[40];
     snprintf(b.prefix, sizeof b.prefix, "%s", prefix);
-    if (i == 0) {
-        snprintf(u->name, sizeof u->name, "vision.embed");
-        u->role = DT_UNIT_PATCHES;
-        return dt_units_build(&b, f->embed);
-    }
-    if (i > v->n_blocks) {
-        snprintf(u->name, sizeof u->name, "vision.end");
-        u->role = v->feature_norm ? DT_UNIT_NORM : DT_UNIT_CARRIED;
-        return dt_units_build(&b, f->head);
-    }
-    snprintf(u->name, sizeof u->name, "vision.block.%" PRId64, i - 1);
+    if (i == 0) return dt_units_build(&b, DT_UNIT_PATCHES, "vision.embed", f->embed);
+    if (i > v->n_blocks)
+        return dt_units_build(&b, v->feature_norm ? DT_UNIT_NORM : DT_UNIT_CARRIED, "vision.end", f->head);
+    snprintf(name, sizeof name, "vision.block.%" PRId64, i - 1);
     snprintf(b.prefix, sizeof b.prefix, "%s%s%" PRId64 ".", prefix, f->blocks, i - 1);
-    u->role = i - 1 < v->n_used ? DT_UNIT_ENCODER : DT_UNIT_CARRIED;
-    return dt_units_build(&b, f->block);
+    return dt_units_build(&b, i - 1 < v->n_used ? DT_UNIT_ENCODER : DT_UNIT_CARRIED, name, f->block);
 }
 
 /* A projector that is being built: its names begin with this. */
