@@ -2,8 +2,18 @@
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 
+void dt_task_check(dt_task *t)
+{
+    if (t->ops->check)
+        t->ops->check(t);
+    else if (t->comm)
+        dt_task_need_data(t, "train", t->cfg->data_train);
+}
+
 void dt_task_open(dt_task *t)
 {
+    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
+    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
     if (t->ops->self_nbytes && !(t->self = calloc(1, t->ops->self_nbytes)))
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
     else

@@ -159,6 +159,16 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
     return DT_OK;
 }
 
+void dt_reference_open_key(dt_reference *r, dt_task *t, const char *section, const char *value, int64_t sync_steps,
+                           double mixup)
+{
+    const char *path = *value ? value : t->cfg->model_path;
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    dt_err err = dt_reference_open(r, t, path);
+    if (err == DT_OK) err = dt_reference_follow(r, t, sync_steps, mixup);
+    dt_mistakes_add(t->mistakes, *value ? dt_config_lead_to(t->cfg, section, "reference_path", err) : err);
+}
+
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out)
 {
     dt_reference *r = reference;

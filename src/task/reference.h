@@ -31,6 +31,9 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
  *  reference, in fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape differs from that of the
  *  model in training. DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
+/** In open: both, for the value of [section] reference_path; "": model.path. Errors are added to t->mistakes. Local. */
+void dt_reference_open_key(dt_reference *r, dt_task *t, const char *section, const char *value, int64_t sync_steps,
+                           double mixup);
 
 /** In save and load: compare the weights with those at the start of the run, unless they follow the policy or have
  *  another type now. Local. DT_ERR_BASE: they differ. */

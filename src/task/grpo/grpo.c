@@ -47,18 +47,6 @@ static void open_rollout(grpo *g, dt_task *t)
     grpo_open_validation(g, t, &opt);
 }
 
-/* A plan without a model uses the shape of the model in training. */
-static void open_reference(grpo *g, dt_task *t)
-{
-    const bool named = *t->cfg->grpo_reference_path;
-    const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
-    if (g->beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
-    const dt_err err = dt_reference_open(&g->reference, t, path);
-    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
-    dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
-                                                     t->cfg->grpo_sync_reference_mixup));
-}
-
 /* An epoch consists of whole generations. Prompts left over come first in the next epoch. */
 static void count_steps(const grpo *g, dt_task *t)
 {
@@ -117,7 +105,9 @@ static void grpo_open(dt_task *t)
     open_rollout(g, t);
     dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     grpo_open_rewards(g, t);
-    open_reference(g, t);
+    if (g->beta > 0)
+        dt_reference_open_key(&g->reference, t, "grpo", t->cfg->grpo_reference_path, t->cfg->grpo_sync_reference_steps,
+                              t->cfg->grpo_sync_reference_mixup);
     count_steps(g, t);
     /* without ratios and divergence the slope of the loss depends on the advantages only */
     t->weights_known = !has_ratios(t) && g->loss_of.beta == 0;
@@ -252,9 +242,6 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         grpo_count(g, t, &y, &result, loss, p->entropy + b->seq_target[s]);
     }
     if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
-    dt_sums_count(t->sums, g->sums.n_tok, b->n_tok);
-    dt_sums_count(t->sums, g->sums.n_samples, b->n_samples);
-    dt_task_count_images(t, b);
 }
 
 /* After its last use a generation is discarded, so no checkpoint contains it. */

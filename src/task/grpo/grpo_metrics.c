@@ -64,8 +64,6 @@ void grpo_declare(grpo *g, dt_task *t)
     dt_sums *s = t->sums;
     grpo_sums *c = &g->sums;
     c->loss = declare_loss(s, "loss");
-    c->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    c->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     declare_rewards(g, s);
     c->n_tokens = dt_sums_declare(s, "grpo/tokens", DT_SUM_UNITS, 1);
     c->kl = dt_sums_declare(s, "grpo/divergence", DT_SUM_LOSS, 1);
