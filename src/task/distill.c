@@ -193,7 +193,6 @@ static void distill_open(dt_task *t)
     open_rollouts(t, d);
     open_teacher(t, d);
     dt_task_hold(t, &part, d);
-    t->saved_nbytes += DT_REFERENCE_NBYTES + DT_KNOWN_TEACHER_NBYTES;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -268,20 +267,13 @@ static int64_t step_after(const dt_task *t, int64_t samples)
     return reads_answers(t) ? dt_task_data_step_after(t, samples) : samples / t->batching.train_batch_size;
 }
 
+/* Flush rollouts.jsonl. */
 static dt_err distill_save(dt_task *t, dt_named_arrays *items)
 {
     const distill *d = t->self;
     for (int by = 0; by < N_SAMPLERS; by++)
-        if (d->rollout[by]) DT_TRY(dt_rollout_save(d->rollout[by], t, items)); /* flushes rollouts.jsonl */
-    return dt_comm_agree(t->comm,
-                         is_known(t) ? dt_known_teacher_save(&d->known, items) : dt_reference_save(&d->teacher, items));
-}
-
-static dt_err distill_load(dt_task *t, const dt_named_arrays *items)
-{
-    const distill *d = t->self;
-    return dt_comm_agree(t->comm,
-                         is_known(t) ? dt_known_teacher_load(&d->known, items) : dt_reference_load(&d->teacher, items));
+        if (d->rollout[by]) DT_TRY(dt_rollout_save(d->rollout[by], t, items));
+    return DT_OK;
 }
 
 const dt_task_ops dt_task_distill = {.name = "distill",
@@ -301,5 +293,4 @@ const dt_task_ops dt_task_distill = {.name = "distill",
                                      .collect = distill_collect,
                                      .after_step = distill_after_step,
                                      .step_after = step_after,
-                                     .save = distill_save,
-                                     .load = distill_load};
+                                     .save = distill_save};

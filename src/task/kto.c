@@ -165,7 +165,9 @@ static void kto_open(dt_task *t)
     declare(k, t->sums);
     dt_reference_open_key(&k->reference, t, "kto", cfg->kto_reference_path, cfg->kto_sync_reference_steps,
                           cfg->kto_sync_reference_mixup);
-    t->saved_nbytes += DT_REFERENCE_NBYTES + 2 * sizeof(int64_t);
+    if (k->average != OF_ALL) return;
+    dt_task_state(t, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean, true);
+    dt_task_state(t, "ratio_count", DT_NAMED_I64, 1, &k->all.n, true);
 }
 
 /* ---- the average ratio ------------------------------------------------------------------------------------------- */
@@ -319,28 +321,6 @@ static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
     return dt_reference_after_step(&k->reference, t, step);
 }
 
-static dt_err kto_save(dt_task *t, dt_named_arrays *items)
-{
-    const kto *k = t->self;
-    dt_err err = dt_reference_save(&k->reference, items);
-    if (err == DT_OK && k->average == OF_ALL) {
-        err = dt_named_arrays_add(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
-        if (err == DT_OK) err = dt_named_arrays_add(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
-    }
-    return dt_comm_agree(t->comm, err);
-}
-
-static dt_err kto_load(dt_task *t, const dt_named_arrays *items)
-{
-    kto *k = t->self;
-    dt_err err = dt_reference_load(&k->reference, items);
-    if (err == DT_OK && k->average == OF_ALL && dt_named_arrays_find(items, "ratio_mean")) {
-        err = dt_named_arrays_get(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
-        if (err == DT_OK) err = dt_named_arrays_get(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
-    }
-    return dt_comm_agree(t->comm, err);
-}
-
 const dt_task_ops dt_task_kto = {.name = "kto",
                                  .trains = true,
                                  .no_dropout = true,
@@ -356,6 +336,4 @@ const dt_task_ops dt_task_kto = {.name = "kto",
                                  .weights = kto_weights,
                                  .collect = kto_collect,
                                  .after_step = kto_after_step,
-                                 .step_after = dt_task_data_step_after,
-                                 .save = kto_save,
-                                 .load = kto_load};
+                                 .step_after = dt_task_data_step_after};

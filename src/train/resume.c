@@ -437,7 +437,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     if (err == DT_OK) {
         take_counts(&meta, p);
         take_state(run, path, &meta, p);
-        if (run->task.ops->load) err = run->task.ops->load(&run->task, &meta.items);
+        err = dt_task_load(&run->task, &meta.items);
     }
     dt_ckpt_meta_free(&meta);
     return err;

@@ -160,8 +160,8 @@ typedef struct dt_task_ops {
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
     /** The step at which a run resumes after this many samples, for any earlier batch size. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
-    /** Add the state that a resume needs in addition to the data position; rank 0's items are stored. Collective,
-     *  agreed. NULL, also for load: none. */
+    /** Add the state that a resume needs in addition to the data position and to dt_task_state; rank 0's items are
+     *  stored. Collective, agreed. NULL, also for load: none. */
     dt_err (*save)(dt_task *t, dt_named_arrays *items);
     /** Restore the items of save, on every rank, after the weights are loaded. Collective, agreed. */
     dt_err (*load)(dt_task *t, const dt_named_arrays *items);
@@ -183,7 +183,7 @@ typedef struct dt_task_part_ops {
     void (*close)(void *self, dt_task *t); /* local; safe after an error in open or begin */
 } dt_task_part_ops;
 
-enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48 };
+enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48, DT_MAX_TASK_STATE = 24 };
 
 /** A task of a run. The run lends its objects before `check`, except where noted. */
 struct dt_task {
@@ -263,9 +263,19 @@ struct dt_task {
     /* set in begin: the reference of divergences (DT_HEAD_DIVERGENCE); its forward of a batch precedes the
      * micro-step's. NULL: none */
     dt_model *reference;
-    const dt_known *known;                    /* instead of it: what is known of its distributions of the next batch */
-    double kl_mix;                            /* of these divergences (dt_head_pass) */
-    double saved_nbytes;                      /* maximum bytes of the items of `save` */
+    const dt_known *known; /* instead of it: what is known of its distributions of the next batch */
+    double kl_mix;         /* of these divergences (dt_head_pass) */
+    double saved_nbytes;   /* maximum bytes of its items in a checkpoint */
+    struct dt_task_state {
+        const char *name;
+        dt_named_type type;
+        int64_t n;
+        void *data;
+        bool optional;
+        dt_err (*compare)(const void *self, const int64_t *found); /* of an identity; NULL: a value */
+        const void *self;
+    } state[DT_MAX_TASK_STATE]; /* dt_task_state, dt_task_identity */
+    int n_state;
     dt_trained auxiliary[DT_MAX_TRAINED - 1]; /* dt_task_train_auxiliary */
     int n_auxiliary;
     /* a frozen model that the task changes in after_step: stored in checkpoints like trained models. The task loads it;
@@ -294,6 +304,25 @@ void dt_task_open(dt_task *t);
 dt_err dt_task_plan(const dt_task *t, int stage, dt_memory *memory);
 dt_err dt_task_begin(dt_task *t);
 void dt_task_close(dt_task *t);
+
+/* ---- state in checkpoints ---------------------------------------------------------------------------------------- */
+
+/** Store the n values of `data` in each checkpoint as `name`, and restore them at a resume; in open. Adds their bytes to
+ *  t->saved_nbytes. name, data: borrowed until the task is closed. optional: without the item, the values are unchanged;
+ *  otherwise that is DT_ERR_DATA. An error is added to t->mistakes. Local. */
+void dt_task_state(dt_task *t, const char *name, dt_named_type type, int64_t n, void *data, bool optional);
+/** Store what identifies an input of the run, such as a hash. key[0] is 0 if it is unknown; it is then neither stored
+ *  nor compared. At a resume `compare` returns an error unless the identity that is found is the key. Otherwise as
+ *  dt_task_state, optional. */
+void dt_task_identity(dt_task *t, const char *name, int64_t n, int64_t *key,
+                      dt_err (*compare)(const void *self, const int64_t *found), const void *self);
+/** Add this state to the items of a checkpoint. Local. DT_ERR_MEMORY. */
+dt_err dt_task_save_state(const dt_task *t, dt_named_arrays *items);
+/** Restore and compare it. Local. DT_ERR_DATA: an item is missing or has another type. Errors of `compare`. */
+dt_err dt_task_load_state(const dt_task *t, const dt_named_arrays *items);
+/** This state, then ops->save or ops->load. Collective, agreed. */
+dt_err dt_task_save(dt_task *t, dt_named_arrays *items);
+dt_err dt_task_load(dt_task *t, const dt_named_arrays *items);
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------- */
 

@@ -214,7 +214,8 @@ static void dpo_open(dt_task *t)
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
     say_margins(t, d);
-    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES + DT_REFERENCE_NBYTES;
+    if (d->has_judge[DPO_HARMLESS]) dt_multiplier_store(&d->multiplier, t);
+    if (d->beta_rule == DPO_BETA_OF_BATCH) dt_batch_beta_store(&d->batch_beta, t);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -289,25 +290,6 @@ static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
     return dt_reference_after_step(&d->reference, t, step);
 }
 
-static dt_err save(const dt_task *t, dt_named_arrays *items)
-{
-    const dpo *d = t->self;
-    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
-    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : dt_reference_save(&d->reference, items);
-}
-
-static dt_err load(const dt_task *t, const dt_named_arrays *items)
-{
-    dpo *d = t->self;
-    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
-    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : dt_reference_load(&d->reference, items);
-}
-
-static dt_err dpo_save(dt_task *t, dt_named_arrays *items) { return dt_comm_agree(t->comm, save(t, items)); }
-static dt_err dpo_load(dt_task *t, const dt_named_arrays *items) { return dt_comm_agree(t->comm, load(t, items)); }
-
 const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .trains = true,
                                  .no_dropout = true,
@@ -323,6 +305,4 @@ const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .weights = dpo_weights,
                                  .collect = dpo_collect,
                                  .after_step = dpo_after_step,
-                                 .step_after = dt_task_data_step_after,
-                                 .save = dpo_save,
-                                 .load = dpo_load};
+                                 .step_after = dt_task_data_step_after};

@@ -111,8 +111,8 @@ static void grpo_open(dt_task *t)
     count_steps(g, t);
     /* without ratios and divergence the slope of the loss depends on the advantages only */
     t->weights_known = !has_ratios(t) && g->loss_of.beta == 0;
-    t->saved_nbytes +=
-        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
+    t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward;
+    dt_task_state(t, "grpo_place", DT_NAMED_I64, sizeof g->place / sizeof(int64_t), &g->place, false);
     if (g->rollout) grpo_declare(g, t);
     grpo_declare_validation(g, t);
 }
@@ -131,7 +131,7 @@ static int64_t count_tokens(const grpo *g, const dt_task *t, const int64_t *row,
 static void begin_step(grpo *g, const dt_task *t)
 {
     const int64_t n = t->batching.train_batch_size, m = t->batching.micro_batch_size;
-    const int64_t first = g->n_used++ * n % grpo_n_rows(t);
+    const int64_t first = g->place.n_used++ * n % grpo_n_rows(t);
     g->step = (grpo_step){.first = first,
                           .counts = {.n_completions = n,
                                      .n_tokens = count_tokens(g, t, g->order + first, n),
@@ -249,7 +249,7 @@ static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     grpo *g = t->self;
     grpo_count_generation(g, t);
-    if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
+    if (g->place.n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->place.n_generations);
     return g->beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;
 }
 
@@ -257,17 +257,12 @@ static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 
 static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 
-enum { N_PLACE = 4 };
-
 static dt_err grpo_save(dt_task *t, dt_named_arrays *items)
 {
     const grpo *g = t->self;
-    const int64_t place[N_PLACE] = {g->n_generations, g->n_used, g->num_tokens, g->n_rounds};
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
-    dt_err err = dt_named_arrays_add(items, "grpo_place", DT_NAMED_I64, N_PLACE, place);
-    if (err == DT_OK && n > 0) err = dt_named_arrays_add(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
-    if (err == DT_OK) err = dt_reference_save(&g->reference, items);
-    DT_TRY(dt_comm_agree(t->comm, err));
+    DT_TRY(
+        dt_comm_agree(t->comm, n > 0 ? dt_named_arrays_add(items, "grpo_rewards", DT_NAMED_F64, n, g->reward) : DT_OK));
     return dt_rollout_save(g->rollout, t, items);
 }
 
@@ -275,9 +270,6 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_named_arrays *ite
 {
     const dt_named_array *rewards = dt_named_arrays_find(items, "grpo_rewards");
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
-    int64_t place[N_PLACE];
-    DT_TRY(dt_named_arrays_get(items, "grpo_place", DT_NAMED_I64, N_PLACE, place));
-    g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
     if (n == 0) return DT_OK;
     if (rewards && rewards->n == n) return dt_named_arrays_get(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
     dt_rollout_discard(g->rollout, t, "its rewards come from other functions");
@@ -287,7 +279,6 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_named_arrays *ite
 static dt_err grpo_load(dt_task *t, const dt_named_arrays *items)
 {
     grpo *g = t->self;
-    DT_TRY(dt_comm_agree(t->comm, dt_reference_load(&g->reference, items)));
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
     g->scored = true;

@@ -76,11 +76,13 @@ typedef struct grpo {
     grpo_sums sums;
 
     /* state of the current generation, replicated; stored in checkpoints: */
-    int64_t n_generations; /* generations so far */
-    int64_t n_used;        /* steps for which the last one was used */
-    int64_t num_tokens;    /* prompt and completion tokens of all generations */
-    int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
-    double *reward;        /* [n_rows, n_funcs] */
+    struct {
+        int64_t n_generations; /* generations so far */
+        int64_t n_used;        /* steps for which the last one was used */
+        int64_t num_tokens;    /* prompt and completion tokens of all generations */
+        int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
+    } place;
+    double *reward; /* [n_rows, n_funcs] */
     /* derived from the state: */
     double *given;     /* [n_rows, n_given] */
     double *total;     /* [n_rows] */
