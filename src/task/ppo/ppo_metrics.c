@@ -52,7 +52,7 @@ void ppo_declare(dt_task *t)
     p->sums.episode = metric(s, "ppo/episode", DT_SUM_MAX, NULL);
     for (int f = 0; f < ppo_n_functions(p); f++) {
         char name[DT_SUM_NAME];
-        snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));
+        snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_names(p->rewards)[f]);
         p->sums.mean[f] = metric(s, name, DT_SUM_MEAN, NULL);
     }
 }
