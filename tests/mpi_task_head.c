@@ -141,8 +141,7 @@ static const dt_task_ops head_ops = {.name = "head",
                                      .next_micro = next_micro,
                                      .weights = weights,
                                      .collect = collect,
-                                     .evaluate = evaluate,
-                                     .step_after = steps_of};
+                                     .evaluate = evaluate};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 

@@ -200,8 +200,7 @@ static const dt_task_ops values_ops = {.name = "values",
                                        .weights = weights,
                                        .train_auxiliary = train_auxiliary,
                                        .collect = collect,
-                                       .evaluate = evaluate,
-                                       .step_after = steps_of};
+                                       .evaluate = evaluate};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 

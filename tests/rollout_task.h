@@ -197,7 +197,6 @@ static void policy_collect(dt_task *t, const dt_micro *m, const dt_predictions *
     dt_rollout_collect(y->rollout, t);
 }
 
-static int64_t policy_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 static dt_err policy_save(dt_task *t, dt_named_arrays *items)
 {
     return dt_rollout_save(policy_of(t)->rollout, t, items);
@@ -216,7 +215,6 @@ static const dt_task_ops policy_ops = {.name = "policy",
                                        .next_micro = policy_next_micro,
                                        .weights = policy_weights,
                                        .collect = policy_collect,
-                                       .step_after = policy_step_after,
                                        .save = policy_save,
                                        .load = policy_load};
 

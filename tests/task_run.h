@@ -56,7 +56,6 @@ static inline void read_column(const char *name, const char *key, double *by_ste
 /* ---- parts of tasks ---------------------------------------------------------------------------------------------- */
 
 static inline void check_nothing(dt_task *t) { (void)t; }
-static inline int64_t steps_of(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 
 /* How long a task is. */
 static inline void declare_size(dt_task *t)

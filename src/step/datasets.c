@@ -209,3 +209,9 @@ int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
                   in_epoch = t->cfg->data_drop_last ? n - n % m : n;
     return samples / in_epoch * t->steps_per_epoch + samples % in_epoch / t->batching.train_batch_size;
 }
+
+int64_t dt_task_step_after(const dt_task *t, int64_t samples)
+{
+    if (t->ops->step_after) return t->ops->step_after(t, samples);
+    return t->ops->next_micro ? samples / t->batching.train_batch_size : dt_task_data_step_after(t, samples);
+}

@@ -311,5 +311,4 @@ const dt_task_ops dt_task_classify = {CLASSIFIER,
                                       .watch = {"classify/accuracy", "classify/mae"},
                                       .num_tokens = "classify/num_tokens",
                                       .begin_step = classify_begin_step,
-                                      .weights = classify_weights,
-                                      .step_after = dt_task_data_step_after};
+                                      .weights = classify_weights};

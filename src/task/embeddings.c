@@ -313,5 +313,4 @@ const dt_task_ops dt_task_embed = {EMBEDDER,
                                    .watch = {"embed/accuracy"},
                                    .num_tokens = "embed/num_tokens",
                                    .begin_step = embed_begin_step,
-                                   .weights = embed_weights,
-                                   .step_after = dt_task_data_step_after};
+                                   .weights = embed_weights};

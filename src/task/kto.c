@@ -335,5 +335,4 @@ const dt_task_ops dt_task_kto = {.name = "kto",
                                  .score = kto_score,
                                  .weights = kto_weights,
                                  .collect = kto_collect,
-                                 .after_step = kto_after_step,
-                                 .step_after = dt_task_data_step_after};
+                                 .after_step = kto_after_step};

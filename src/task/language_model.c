@@ -117,7 +117,7 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 
 #define LANGUAGE_MODEL                                                                                                 \
     .trains = true, .images = true, .weights_known = true, .self_nbytes = sizeof(dt_lm_sums),                          \
-    .begin_step = lm_begin_step, .weights = weights, .collect = lm_collect, .step_after = dt_task_data_step_after
+    .begin_step = lm_begin_step, .weights = weights, .collect = lm_collect
 
 const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = open_pretrain, LANGUAGE_MODEL};
 const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

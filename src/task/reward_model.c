@@ -161,5 +161,4 @@ const dt_task_ops dt_task_rm = {.name = "rm",
                                 .check = check,
                                 .open = rm_open,
                                 .weights = rm_weights,
-                                .collect = rm_collect,
-                                .step_after = dt_task_data_step_after};
+                                .collect = rm_collect};

@@ -94,7 +94,7 @@ typedef struct dt_task dt_task;
 typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
     /* true: it takes optimizer steps, saves and resumes. false: a run is one validation, without gradients and
-     * optimizer states; weights and step_after may be NULL */
+     * optimizer states; weights may be NULL */
     bool trains;
     /** Is this tensor of the main model trained? Called once, before open; the same on all ranks. NULL: all tensors
      *  are, if the task trains. */
@@ -158,7 +158,8 @@ typedef struct dt_task_ops {
     /** For dtrain-info: number of steps of a whole run, from samples_per_epoch and samples_per_step in its records; 0:
      *  unknown before its end. NULL: run.epochs decides. Local. */
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
-    /** The step at which a run resumes after this many samples, for any earlier batch size. Local. */
+    /** The step at which a run resumes after this many samples, for any earlier batch size. Local. NULL: that of the
+     *  position in t->train, or with next_micro the number of whole batches. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
     /** Add the state that a resume needs in addition to the data position and to dt_task_state; rank 0's items are
      *  stored. Collective, agreed. NULL, also for load: none. */
@@ -443,7 +444,9 @@ void dt_task_drop_features(dt_task *t);
 dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_unit *u), uint64_t *sum);
 /** Close t->train and t->valid, before the task is closed. Local. */
 void dt_task_close_data(dt_task *t);
-/** dt_task_ops.step_after for tasks that take the samples of t->train in order, a batch per step. Local. */
+/** ops->step_after, or if that is NULL what it says. Local. */
+int64_t dt_task_step_after(const dt_task *t, int64_t samples);
+/** The same for tasks that take the samples of t->train in order, a batch per step. Local. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples);
 
 #endif

@@ -304,5 +304,4 @@ const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .score = dpo_score,
                                  .weights = dpo_weights,
                                  .collect = dpo_collect,
-                                 .after_step = dpo_after_step,
-                                 .step_after = dt_task_data_step_after};
+                                 .after_step = dpo_after_step};

@@ -255,8 +255,6 @@ static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 
 /* ---- resuming ---------------------------------------------------------------------------------------------------- */
 
-static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
 static dt_err grpo_save(dt_task *t, dt_named_arrays *items)
 {
     const grpo *g = t->self;
@@ -300,6 +298,5 @@ const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .collect = grpo_collect,
                                   .after_step = grpo_after_step,
                                   .evaluate = grpo_evaluate,
-                                  .step_after = step_after,
                                   .save = grpo_save,
                                   .load = grpo_load};

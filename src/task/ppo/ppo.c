@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -61,15 +60,6 @@ static dt_err at_key(const dt_task *t, const char *key, dt_err err)
     return err == DT_ERR_DATA ? dt_config_lead_to(t->cfg, "ppo", key, err) : err;
 }
 
-static void open_reference(dt_task *t)
-{
-    const bool named = *t->cfg->ppo_reference_path;
-    const char *path = named ? t->cfg->ppo_reference_path : t->cfg->model_path;
-    const bool there = t->comm || (*path && access(path, F_OK) == 0);
-    const dt_err err = dt_reference_open(&ppo_of(t)->reference, t, there ? path : NULL);
-    dt_mistakes_add(t->mistakes, named ? at_key(t, "reference_path", err) : err);
-}
-
 /* Check that the number of rewards in a file of rollouts matches the functions. */
 static dt_err check_given(const dt_task *t)
 {
@@ -118,7 +108,7 @@ static void open_critics(dt_task *t)
 static void open_models(dt_task *t)
 {
     if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* already reported */
-    open_reference(t);
+    dt_reference_open_key(&ppo_of(t)->reference, t, "ppo", t->cfg->ppo_reference_path, 0, 0);
     open_rewards(t);
     open_critics(t);
 }
@@ -341,8 +331,6 @@ static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
     return DT_OK;
 }
 
-static int64_t ppo_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
 /* ---- state for a resume ------------------------------------------------------------------------------------------ */
 
 static dt_err ppo_save(dt_task *t, dt_named_arrays *items)
@@ -374,6 +362,5 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .collect = ppo_collect,
                                  .after_step = ppo_after_step,
                                  .count_steps = count_all_steps,
-                                 .step_after = ppo_step_after,
                                  .save = ppo_save,
                                  .load = ppo_load};
