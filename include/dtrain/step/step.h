@@ -297,7 +297,7 @@ struct dt_task {
 /** Add a part, in open. plan and begin handle the parts in this order, and close in the reverse order. self: borrowed
  *  until it is closed. An error is added to t->mistakes. Local. */
 void dt_task_hold(dt_task *t, const dt_task_part_ops *ops, void *self);
-/** ops->check. Local; errors are added to t->mistakes. */
+/** Call ops->check, or its default. Local; errors are added to t->mistakes. */
 void dt_task_check(dt_task *t);
 /** Open a task: t->self, the sums "tokens" and "samples", then ops->open. Local; errors are added to t->mistakes. */
 void dt_task_open(dt_task *t);
@@ -341,9 +341,9 @@ size_t dt_task_buffers_nbytes(const dt_model_options *opt, int64_t n_values);
 
 /** 1 / t->temperature, for heads. Local. */
 float dt_task_inv_temperature(const dt_task *t);
-/** ops->next_micro, or if that is NULL dt_task_data_micro. */
+/** Call ops->next_micro, or its default. Collective if it uses a model; a local error ends the job. */
 dt_err dt_task_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m);
-/** ops->evaluate, or if that is NULL what it says. */
+/** Call ops->evaluate, or its default. Collective; a local error ends the job. */
 dt_err dt_task_evaluate(dt_task *t, int64_t micro);
 /** Run one micro-step: forward, weights, head, backward, metrics; also with an empty batch. step: key of dropout.
  *  Collective, as the model's units are acquired and released. A local error ends the job. */
@@ -444,7 +444,7 @@ void dt_task_drop_features(dt_task *t);
 dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_unit *u), uint64_t *sum);
 /** Close t->train and t->valid, before the task is closed. Local. */
 void dt_task_close_data(dt_task *t);
-/** ops->step_after, or if that is NULL what it says. Local. */
+/** Call ops->step_after, or its default. Local. */
 int64_t dt_task_step_after(const dt_task *t, int64_t samples);
 /** The same for tasks that take the samples of t->train in order, a batch per step. Local. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples);
