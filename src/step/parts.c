@@ -1,4 +1,4 @@
-/* parts.c - the parts that a task holds: planned, opened and closed by one loop each; and its state, saved and loaded by
+/* parts.c - the parts that a task holds: planned, opened and closed by one loop each. Its state is saved and loaded by
  * one loop each. */
 #include "dtrain/step/step.h"
 #include <stdlib.h>

@@ -115,10 +115,10 @@ typedef struct dt_task_ops {
     /** Set t->n_labels, and edit the model's config.json to describe the head, before the model's units are made. May
      *  read the data. Local, with the same result on all ranks. NULL: the head is that of n_labels. */
     dt_err (*describe)(dt_task *t, json_t *config);
-    /** Read the configuration, open and check the source of batches, and declare metrics: "loss" if it trains; the first
-     *  validation metric is "validation_loss". The sums "tokens" and "samples" are declared, and counted for each batch.
-     *  Sets fields of t, and increases limits in t->model_opt. Local: errors are added to t->mistakes, and opening
-     *  continues. The device may not be open (t->dev->ops NULL). */
+    /** Read the configuration, open and check the source of batches, and declare metrics: "loss" if it trains; the
+     *  first validation metric is "validation_loss". The sums "tokens" and "samples" are declared before, and counted
+     *  for each batch. Sets fields of t, and increases limits in t->model_opt. Local: errors are added to t->mistakes,
+     *  and opening continues. The device may not be open (t->dev->ops NULL). */
     void (*open)(dt_task *t);
     /** Like the functions of dt_task_part_ops, for memory that belongs to no part; called after those of all parts.
      *  NULL: nothing to do. close: safe after an error in any of these, and twice. */
@@ -308,9 +308,9 @@ void dt_task_close(dt_task *t);
 
 /* ---- state in checkpoints ---------------------------------------------------------------------------------------- */
 
-/** Store the n values of `data` in each checkpoint as `name`, and restore them at a resume; in open. Adds their bytes to
- *  t->saved_nbytes. name, data: borrowed until the task is closed. optional: without the item, the values are unchanged;
- *  otherwise that is DT_ERR_DATA. An error is added to t->mistakes. Local. */
+/** In open: store the n values of `data` in each checkpoint as `name`, and restore them at a resume. Adds their bytes
+ *  to t->saved_nbytes. name, data: borrowed until the task is closed. optional: without the item, the values are
+ *  unchanged; otherwise that is DT_ERR_DATA. An error is added to t->mistakes. Local. */
 void dt_task_state(dt_task *t, const char *name, dt_named_type type, int64_t n, void *data, bool optional);
 /** Store what identifies an input of the run, such as a hash. key[0] is 0 if it is unknown; it is then neither stored
  *  nor compared. At a resume `compare` returns an error unless the identity that is found is the key. Otherwise as

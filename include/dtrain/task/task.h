@@ -21,9 +21,9 @@ typedef struct dt_lm_sums {
 } dt_lm_sums;
 #define DT_WEIGHT_UNIT 0x1p-20
 #define DT_ENTROPY_UNIT 0x1p-24
-/** After the declaration of "samples": declare these sums and their metrics: "loss" (nats per unit of weight), "accuracy", "entropy"; for validations
- *  "validation_loss", "perplexity", ... nll: the metric of -logp if it is not the loss; NULL: it is. Local; errors as
- *  dt_sums_declare. */
+/** Declare these sums and their metrics: "loss" (nats per unit of weight), "accuracy", "entropy"; for validations
+ *  "validation_loss", "perplexity", ... The sum "samples" is declared already. nll: the metric of -logp if it is not
+ *  the loss; NULL: it is. Local; errors as dt_sums_declare. */
 void dt_lm_declare(dt_lm_sums *l, dt_sums *sums, const char *nll);
 /** Add this rank's micro-batch b with its predictions to the sums. Local. */
 void dt_lm_collect(const dt_lm_sums *l, dt_sums *sums, const dt_batch *b, const dt_predictions *p);
