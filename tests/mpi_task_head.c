@@ -118,7 +118,6 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_add(t->sums, h->squares, squares), dt_sums_add(t->sums, h->mean, mean);
     dt_sums_add(t->sums, h->kl, kl);
     dt_sums_count(t->sums, h->targets, b->n_target);
-    count_batch(t, b);
 }
 
 static dt_err evaluate(dt_task *t, int64_t micro)
@@ -142,8 +141,7 @@ static const dt_task_ops head_ops = {.name = "head",
                                      .next_micro = next_micro,
                                      .weights = weights,
                                      .collect = collect,
-                                     .evaluate = evaluate,
-                                     .step_after = steps_of};
+                                     .evaluate = evaluate};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 

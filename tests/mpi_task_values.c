@@ -180,7 +180,6 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         for (int l = 0; l < LABELS; l++)
             loss += pow((double)p->value[i * LABELS + l] - wanted(m->batch->token[i], l), 2) / 2;
     dt_sums_add(t->sums, v->loss, loss);
-    count_batch(t, m->batch);
 }
 
 static dt_err evaluate(dt_task *t, int64_t micro)
@@ -201,8 +200,7 @@ static const dt_task_ops values_ops = {.name = "values",
                                        .weights = weights,
                                        .train_auxiliary = train_auxiliary,
                                        .collect = collect,
-                                       .evaluate = evaluate,
-                                       .step_after = steps_of};
+                                       .evaluate = evaluate};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 

@@ -39,7 +39,7 @@ typedef struct policy {
     double *rewards;
     const int64_t *row; /* of the micro-batch */
     int64_t n_target;   /* of the step, of all ranks */
-    int loss, n_weight, n_tok, n_samples;
+    int loss, n_weight;
 } policy;
 
 static inline policy *policy_of(const dt_task *t) { return t->self; }
@@ -75,8 +75,6 @@ static void policy_open(dt_task *t)
     dt_sums *s = t->sums;
     y->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
     y->n_weight = dt_sums_declare(s, "test/targets", DT_SUM_UNITS, 1);
-    y->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    y->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "test/targets", NULL);
     dt_rollout_declare(y->rollout, s, "test");
 }
@@ -196,12 +194,9 @@ static void policy_collect(dt_task *t, const dt_micro *m, const dt_predictions *
         for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) loss -= policy_gain(t, b, s, i, p->logp);
     dt_sums_add(t->sums, y->loss, loss);
     dt_sums_count(t->sums, y->n_weight, b->n_target);
-    dt_sums_count(t->sums, y->n_tok, b->n_tok);
-    dt_sums_count(t->sums, y->n_samples, b->n_samples);
     dt_rollout_collect(y->rollout, t);
 }
 
-static int64_t policy_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 static dt_err policy_save(dt_task *t, dt_named_arrays *items)
 {
     return dt_rollout_save(policy_of(t)->rollout, t, items);
@@ -220,7 +215,6 @@ static const dt_task_ops policy_ops = {.name = "policy",
                                        .next_micro = policy_next_micro,
                                        .weights = policy_weights,
                                        .collect = policy_collect,
-                                       .step_after = policy_step_after,
                                        .save = policy_save,
                                        .load = policy_load};
 

@@ -56,21 +56,12 @@ static inline void read_column(const char *name, const char *key, double *by_ste
 /* ---- parts of tasks ---------------------------------------------------------------------------------------------- */
 
 static inline void check_nothing(dt_task *t) { (void)t; }
-static inline int64_t steps_of(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 
-/* Declare what every task counts, and how long it is. */
+/* How long a task is. */
 static inline void declare_size(dt_task *t)
 {
-    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
-    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
     t->steps_per_epoch = 1000, t->samples_per_epoch = 1000 * t->batching.train_batch_size;
     t->n_validation = t->batching.accumulation;
-}
-
-static inline void count_batch(dt_task *t, const dt_batch *b)
-{
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "tokens"), b->n_tok);
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "samples"), b->n_samples);
 }
 
 static inline dt_err plan_batch(const dt_task *t, int stage, dt_memory *memory)

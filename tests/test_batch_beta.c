@@ -78,10 +78,12 @@ TEST(a_checkpoint_has_the_usual_margin_to_the_bit)
 {
     dt_named_arrays items = {0};
     dt_batch_beta b = usual, back = usual, without = usual;
+    dt_task saved = {0}, resumed = {0}, other = {0};
+    dt_batch_beta_store(&b, &saved), dt_batch_beta_store(&back, &resumed), dt_batch_beta_store(&without, &other);
     b.state = (dt_gap_state){.mean = 1.0 / 3, .deviation = 2.0 / 7, .n_steps = 11};
-    assert_int_equal(dt_batch_beta_load(&without, &items), DT_OK);
-    assert_int_equal(dt_batch_beta_save(&b, &items), DT_OK);
-    assert_int_equal(dt_batch_beta_load(&back, &items), DT_OK);
+    assert_int_equal(dt_task_load_state(&other, &items), DT_OK);
+    assert_int_equal(dt_task_save_state(&saved, &items), DT_OK);
+    assert_int_equal(dt_task_load_state(&resumed, &items), DT_OK);
     assert_true(without.state.n_steps == 0);
     assert_true(back.state.mean == b.state.mean && back.state.deviation == b.state.deviation &&
                 back.state.n_steps == 11);

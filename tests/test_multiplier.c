@@ -47,11 +47,14 @@ TEST(a_checkpoint_restores_the_multiplier_bitwise)
 {
     dt_named_arrays items = {0};
     dt_multiplier m = usual, back = usual, without = usual;
+    dt_task saved = {0}, resumed = {0}, other = {0};
+    dt_multiplier_store(&m, &saved), dt_multiplier_store(&back, &resumed), dt_multiplier_store(&without, &other);
     for (int i = 0; i < 7; i++) dt_multiplier_update(&m, cos(i));
-    assert_int_equal(dt_multiplier_load(&without, &items), DT_OK);
+    assert_int_equal(dt_task_load_state(&other, &items), DT_OK);
     assert_true(without.log_value == 0 && without.n_costs == 0);
-    assert_int_equal(dt_multiplier_save(&m, &items), DT_OK);
-    assert_int_equal(dt_multiplier_load(&back, &items), DT_OK);
+    assert_int_equal(dt_task_save_state(&saved, &items), DT_OK);
+    assert_int_equal(dt_task_load_state(&resumed, &items), DT_OK);
+    assert_true(*(double *)dt_named_arrays_find(&items, "lambda")->data == dt_multiplier_value(&m));
     assert_true(back.log_value == m.log_value && back.ema == m.ema && back.n_costs == m.n_costs);
     dt_named_arrays_free(&items);
 }

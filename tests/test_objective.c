@@ -32,6 +32,7 @@ static void add(counter *c, const float *weight, const float *loss)
 static void open_counter(counter *c)
 {
     *c = (counter){0};
+    dt_sums_declare(&c->sums, "samples", DT_SUM_UNITS, 1);
     dt_lm_declare(&c->lm, &c->sums, NULL);
     assert_int_equal(dt_sums_settle(&c->sums, NULL), DT_OK);
 }

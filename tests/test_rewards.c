@@ -20,7 +20,7 @@ static double reward_of(const char *function, const char *completion, int32_t n_
     assert_int_equal(dt_json_parse(&json, "record", record, strlen(record), 0), DT_OK);
     assert_int_equal(dt_builtin_open(&b, function), DT_OK);
     assert_non_null(b);
-    if (dt_builtin_score(b, &s, json, &reward) != DT_OK) reward = -1;
+    if (dt_builtin_of(b)->score(b, &s, json, &reward) != DT_OK) reward = -1;
     dt_builtin_close(b);
     json_decref(json);
     return reward;
@@ -242,7 +242,7 @@ TEST(misses_in_a_group_with_a_hit_are_penalised_by_rank)
         double reward[6]; /* every second is another function's */
         for (int k = 0; k < 6; k++) reward[k] = k % 2 ? 7 : cases[i].hits[k / 2];
         assert_int_equal(dt_builtin_open(&b, cases[i].function), DT_OK);
-        dt_builtin_finish_group(b, reward, 3, 2);
+        if (dt_builtin_of(b)->of_group) dt_builtin_of(b)->of_group(reward, 3, 2);
         dt_builtin_close(b);
         for (int k = 0; k < 3; k++) {
             const double found = reward[2 * k], want = cases[i].want[k];
@@ -297,7 +297,7 @@ TEST(lists_of_functions_have_names_and_weights)
     assert_int_equal(dt_rewards_n(w), 6);
     static const char *const names[] = {"accuracy", "length", "length-2", "judge.py", "a", "my_judge.sh"};
     for (int k = 0; k < 6; k++) {
-        assert_string_equal(dt_rewards_name(w, k), names[k]);
+        assert_string_equal(dt_rewards_names(w)[k], names[k]);
         assert_string_equal(dt_rewards_names(w)[k], names[k]);
     }
     const double nan = (double)NAN;

@@ -65,12 +65,12 @@ dt_err eval_open_judge(dt_evals *e, dt_task *t)
     eval_judge *j = e->judge = calloc(1, sizeof *j);
     DT_CHECK(j, DT_ERR_MEMORY, "out of memory for the judge");
     dt_task_hold(t, &part, j);
-    const int64_t most = dt_min_i64(2 * dt_max_i64(t->model_opt->max_pos, t->cfg->data_seq_len), INT32_MAX / 2);
+    j->judge.scorer.own_pos =
+        (int32_t)dt_min_i64(2 * dt_max_i64(t->model_opt->max_pos, t->cfg->data_seq_len), INT32_MAX / 2);
     if (t->comm) DT_TRY(dt_config_lead_to(t->cfg, "eval", "judge_path", open_tokenizer(j, t)));
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, tokenizer_nbytes(j));
-    DT_TRY(dt_config_lead_to(
-        t->cfg, "eval", "judge_path",
-        dt_judge_open_apart(&j->judge, t, "the judge", t->cfg->eval_judge_path, (int32_t)most, t->model_opt->max_seq)));
+    DT_TRY(dt_config_lead_to(t->cfg, "eval", "judge_path",
+                             dt_judge_open(&j->judge, t, "the judge", t->cfg->eval_judge_path)));
     const int64_t n_tokens = j->tokenizer ? dt_tokenizer_get_info(j->tokenizer)->n_own : 0,
                   vocab_size = j->judge.scorer.mc->vocab_size;
     DT_CONFIG_CHECK(n_tokens <= vocab_size, t->cfg, "eval", "judge_path",

@@ -237,19 +237,21 @@ static void allowed(const void *self, int32_t state, int32_t *list_start, int32_
     *list_len = t->first[state + 1] - t->first[state];
 }
 
+/* The first index from low to high - 1 of an ascending array whose value is at least x; high: none. */
+static int32_t lower_bound(const int32_t *values, int32_t low, int32_t high, int32_t x)
+{
+    while (low < high) {
+        const int32_t at = low + (high - low) / 2;
+        *(values[at] < x ? &low : &high) = values[at] < x ? at + 1 : at;
+    }
+    return low;
+}
+
 /* Child for a token, -1: none. */
 static int32_t child(const dt_trie *t, int32_t node, int32_t token)
 {
-    int32_t low = t->first[node], high = t->first[node + 1];
-    const int32_t end = high;
-    while (low < high) {
-        const int32_t at = low + (high - low) / 2;
-        if (t->token[at] < token)
-            low = at + 1;
-        else
-            high = at;
-    }
-    return low < end && t->token[low] == token ? low : -1;
+    const int32_t end = t->first[node + 1], at = lower_bound(t->token, t->first[node], end, token);
+    return at < end && t->token[at] == token ? at : -1;
 }
 
 static int32_t next(const void *self, int32_t state, int32_t token) { return child(self, state, token); }
@@ -271,16 +273,9 @@ int32_t dt_trie_depth(const dt_trie *t) { return t->depth; }
 /* Nodes of a level are contiguous, and so are their children. */
 int32_t dt_trie_n_within(const dt_trie *t, int32_t n_tok)
 {
-    int32_t end = 1, low = 0, high = t->n_leaves;
+    int32_t end = 1;
     for (int32_t d = 0; d < n_tok && end < t->n_nodes; d++) end = t->first[end];
-    while (low < high) {
-        const int32_t at = low + (high - low) / 2;
-        if (t->leaf[at] < end)
-            low = at + 1;
-        else
-            high = at;
-    }
-    return low;
+    return lower_bound(t->leaf, 0, t->n_leaves, end);
 }
 
 int32_t dt_trie_shortest(const dt_trie *t)
@@ -292,15 +287,8 @@ int32_t dt_trie_shortest(const dt_trie *t)
 
 static int32_t item_of(const dt_trie *t, int32_t node)
 {
-    int32_t low = 0, high = t->n_leaves;
-    while (low < high) {
-        const int32_t at = low + (high - low) / 2;
-        if (t->leaf[at] < node)
-            low = at + 1;
-        else
-            high = at;
-    }
-    return low < t->n_leaves && t->leaf[low] == node ? t->item[low] : -1;
+    const int32_t at = lower_bound(t->leaf, 0, t->n_leaves, node);
+    return at < t->n_leaves && t->leaf[at] == node ? t->item[at] : -1;
 }
 
 int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n)
@@ -311,18 +299,7 @@ int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n)
 }
 
 /* Parent of a child node: the last node whose first child is at or before it. */
-static int32_t parent(const dt_trie *t, int32_t node)
-{
-    int32_t low = 0, high = node;
-    while (high - low > 1) {
-        const int32_t at = low + (high - low) / 2;
-        if (t->first[at] <= node)
-            low = at;
-        else
-            high = at;
-    }
-    return low;
-}
+static int32_t parent(const dt_trie *t, int32_t node) { return lower_bound(t->first, 0, node, node + 1) - 1; }
 
 int32_t dt_trie_ids(const dt_trie *t, int32_t item, int32_t *ids)
 {

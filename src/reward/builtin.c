@@ -12,16 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct function {
-    const char *name, *help;
-    dt_err (*read)(dt_builtin *b, const char *parameters); /* NULL: no parameters */
-    dt_err (*score)(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
-    /* NULL, or adjusts the rewards of a group's completions, in order: reward[i * stride], i < n */
-    void (*of_group)(double *reward, int n, int stride);
-} function;
-
 struct dt_builtin {
-    const function *what;
+    const dt_builtin_kind *what;
     double least, most;  /* length, in tokens; most 0: taken from the record */
     char *words;         /* keywords, separated by |; NULL: taken from the record */
     dt_pattern *pattern; /* format */
@@ -231,31 +223,15 @@ static void punish_alone(double *reward, int n, int stride)
 
 /* ---- list of functions ------------------------------------------------------------------------------------------- */
 
-static const function functions[] = {
-    {"accuracy", "accuracy: 1 if the answer after #### or in <answer> matches the record's", NULL, accuracy, NULL},
-    {"format",
-     "format: 1 if the whole text is <think>...</think><answer>...</answer>; format:PATTERN: another expression",
-     read_format, format, NULL},
-    {"length", "length:TARGET or length:MIN:MAX: 1 for this many tokens, less for fewer or more", read_length, length,
-     NULL},
-    {"keywords", "keywords:A|B|C: the share of these words that the completion contains", read_keywords, keywords,
-     NULL},
-    {"rec", "rec: 1 for the record's item; in a group that has it, misses cost more the higher they rank", NULL, hit,
-     punish_misses},
-    {"rec_rule", "rec_rule: rec without the cost of misses", NULL, hit, NULL},
-    {"rec_rank", "rec_rank: only the cost of misses", NULL, hit, punish_alone},
-    {"rec_semantic", "rec_semantic: the cosine of the embeddings of the completion and of the record's item", NULL,
-     semantic, NULL},
-};
-enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
-
-bool dt_builtin_named(int i, const char **name, const char **help)
-{
-    if (i < 0 || i >= N_FUNCTIONS) return false;
-    *name = functions[i].name;
-    *help = functions[i].help;
-    return true;
-}
+const dt_builtin_kind dt_builtins[] = {{.name = "accuracy", .score = accuracy},
+                                       {.name = "format", .read = read_format, .score = format},
+                                       {.name = "length", .read = read_length, .score = length},
+                                       {.name = "keywords", .read = read_keywords, .score = keywords},
+                                       {.name = "rec", .score = hit, .of_group = punish_misses},
+                                       {.name = "rec_rule", .score = hit},
+                                       {.name = "rec_rank", .score = hit, .of_group = punish_alone},
+                                       {.name = "rec_semantic", .score = semantic, .of_items = true},
+                                       {.name = NULL}};
 
 static dt_err read(dt_builtin *b, const char *parameters)
 {
@@ -267,11 +243,10 @@ static dt_err read(dt_builtin *b, const char *parameters)
 dt_err dt_builtin_open(dt_builtin **out, const char *text)
 {
     const size_t n = strcspn(text, ":");
-    const function *what = NULL;
-    for (int i = 0; i < N_FUNCTIONS && !what; i++)
-        if (strlen(functions[i].name) == n && strncmp(text, functions[i].name, n) == 0) what = &functions[i];
+    const dt_builtin_kind *what = dt_builtins;
+    while (what->name && (strlen(what->name) != n || strncmp(text, what->name, n) != 0)) what++;
     *out = NULL;
-    if (!what) return DT_OK;
+    if (!what->name) return DT_OK;
     dt_builtin *b = calloc(1, sizeof *b);
     DT_CHECK(b, DT_ERR_MEMORY, "out of memory for a reward function");
     b->what = what;
@@ -292,16 +267,4 @@ void dt_builtin_close(dt_builtin *b)
     free(b);
 }
 
-const char *dt_builtin_name(const dt_builtin *b) { return b->what->name; }
-
-bool dt_builtin_needs_items(const dt_builtin *b) { return b->what->score == semantic; }
-
-dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
-{
-    return b->what->score(b, s, record, reward);
-}
-
-void dt_builtin_finish_group(const dt_builtin *b, double *reward, int n, int stride)
-{
-    if (b->what->of_group) b->what->of_group(reward, n, stride);
-}
+const dt_builtin_kind *dt_builtin_of(const dt_builtin *b) { return b->what; }

@@ -7,24 +7,27 @@
 
 typedef struct dt_builtin dt_builtin;
 
+/** A built-in function. */
+typedef struct dt_builtin_kind {
+    const char *name;
+    /** Read the parameters; NULL: it has none. Local. DT_ERR_USAGE, DT_ERR_MEMORY. */
+    dt_err (*read)(dt_builtin *b, const char *parameters);
+    /** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY,
+     *  DT_ERR_DATA: a field of the record is invalid. */
+    dt_err (*score)(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
+    /** After the scores of all n completions of a prompt, in their order: adjust the rewards of the group, reward[i *
+     *  stride], i < n. NULL: nothing to do. Local. */
+    void (*of_group)(double *reward, int n, int stride);
+    bool of_items; /* it needs the embeddings of a catalogue's items: dt_reward_sample.items must be set */
+} dt_builtin_kind;
+/** All functions; the last has no name. */
+extern const dt_builtin_kind dt_builtins[];
+
 /** NAME or NAME:PARAMETERS. *b is NULL, without an error, if NAME is not a built-in function. DT_ERR_USAGE: invalid
  *  parameters; DT_ERR_MEMORY. */
 dt_err dt_builtin_open(dt_builtin **b, const char *text);
 void dt_builtin_close(dt_builtin *b); /* safe on NULL */
-const char *dt_builtin_name(const dt_builtin *b);
-
-/** Does it need the embeddings of a catalogue's items? If so, dt_reward_sample.items must be set. */
-bool dt_builtin_needs_items(const dt_builtin *b);
-
-/** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY,
- *  DT_ERR_DATA: a field of the record is invalid. */
-dt_err dt_builtin_score(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
-
-/** Called after the scores of all n completions of a prompt, in their order: adjusts the rewards of the group. reward[i
- *  * stride], i < n. Local. */
-void dt_builtin_finish_group(const dt_builtin *b, double *reward, int n, int stride);
-
-/** The i-th name, with its parameters and a line of help; false: there are no more. */
-bool dt_builtin_named(int i, const char **name, const char **help);
+/** Its function. */
+const dt_builtin_kind *dt_builtin_of(const dt_builtin *b);
 
 #endif

@@ -35,10 +35,9 @@ struct dt_rewards {
 static dt_err unknown(const char *text)
 {
     char list[160] = "";
-    const char *name, *help;
-    for (int i = 0; dt_builtin_named(i, &name, &help); i++) {
+    for (const dt_builtin_kind *k = dt_builtins; k->name; k++) {
         const size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s, ", name);
+        snprintf(list + n, sizeof list - n, "%s, ", k->name);
     }
     return dt_fail(DT_ERR_USAGE,
                    "expected %smodel:DIRECTORY or command:PROGRAM ARGS, found %s (separate functions with commas)",
@@ -86,8 +85,9 @@ static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *
     if (strncmp(text, model, sizeof model - 1) == 0) return open_model(f, t, text + sizeof model - 1);
     DT_TRY(dt_builtin_open(&f->builtin, text));
     if (!f->builtin) return unknown(text);
-    snprintf(f->name, sizeof f->name, "%s", dt_builtin_name(f->builtin));
-    return dt_builtin_needs_items(f->builtin) ? open_items(w, t, f->name) : DT_OK;
+    const dt_builtin_kind *kind = dt_builtin_of(f->builtin);
+    snprintf(f->name, sizeof f->name, "%s", kind->name);
+    return kind->of_items ? open_items(w, t, f->name) : DT_OK;
 }
 
 /* Names for metrics: letters, digits and . - _, made unique. */
@@ -181,7 +181,6 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
 }
 
 int dt_rewards_n(const dt_rewards *w) { return w->n; }
-const char *dt_rewards_name(const dt_rewards *w, int k) { return w->name[k]; }
 const char *const *dt_rewards_names(const dt_rewards *w) { return w->name; }
 const double *dt_rewards_weights(const dt_rewards *w) { return w->weight; }
 
@@ -217,7 +216,7 @@ static dt_err score_sample(const dt_rewards *w, const dt_reward_sample *s, doubl
     DT_TRY(parse_record(s, &record));
     dt_err err = DT_OK;
     for (int k = 0; k < w->n && err == DT_OK; k++)
-        if (w->of[k].builtin) err = dt_builtin_score(w->of[k].builtin, s, record, &reward[k]);
+        if (w->of[k].builtin) err = dt_builtin_of(w->of[k].builtin)->score(w->of[k].builtin, s, record, &reward[k]);
     json_decref(record);
     return err;
 }
@@ -238,9 +237,12 @@ static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, int64_t from, in
 static void finish_groups(const dt_rewards *w, const dt_rollout *r, int64_t first, double *reward)
 {
     const int n = dt_rollout_group_size(r);
-    for (int64_t row = first; row < dt_rollout_n_rows(r); row += n)
-        for (int k = 0; k < w->n; k++)
-            if (w->of[k].builtin) dt_builtin_finish_group(w->of[k].builtin, reward + row * w->n + k, n, w->n);
+    for (int k = 0; k < w->n; k++) {
+        const dt_builtin_kind *kind = w->of[k].builtin ? dt_builtin_of(w->of[k].builtin) : NULL;
+        if (!kind || !kind->of_group) continue;
+        for (int64_t row = first; row < dt_rollout_n_rows(r); row += n)
+            kind->of_group(reward + row * w->n + k, n, w->n);
+    }
 }
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */

@@ -92,11 +92,10 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
     name_model(m);
     if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan does not need the model */
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
-    if (!m->tokenizer) return dt_judge_open(&m->judge, t, m->name, path);
-    if (dt_comm_first(t->comm) && dt_data_show_images(t->cfg->data_train))
+    if (m->tokenizer) m->judge.scorer.own_pos = (int32_t)dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
+    if (m->tokenizer && dt_comm_first(t->comm) && dt_data_show_images(t->cfg->data_train))
         DT_WARN("%s scores texts without their images, because its tokenizer is not the policy's", m->name);
-    const int64_t most = dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
-    return dt_judge_open_apart(&m->judge, t, m->name, path, (int32_t)most, t->model_opt->max_seq);
+    return dt_judge_open(&m->judge, t, m->name, path);
 }
 
 /* ---- scoring in the batches of a rollout ------------------------------------------------------------------------- */

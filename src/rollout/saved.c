@@ -14,23 +14,76 @@ double rollout_saved_nbytes(const dt_rollout *r)
                                 8 * r->replay.n_rewards);
 }
 
-/* ---- saving ------------------------------------------------------------------------------------------------------ */
+/* The items of a rollout. Each function below copies one of them: to a new item, or, if `load`, from the item of a
+ * checkpoint into n_rows rows. */
+typedef struct copying {
+    dt_rollout *r;
+    dt_named_arrays *items;
+    int64_t n_rows;
+    bool load;
+} copying;
 
-static dt_err add_place(const dt_rollout *r, dt_named_arrays *items)
+/* Make or find the item of n elements. *data: its elements, NULL after an error. */
+static dt_err item_of(const copying *c, const char *name, dt_named_type type, int64_t n, void *data)
 {
-    const int64_t place[PLACE_LEN] = {
-        r->now.number, r->now.next_prompt,     (int64_t)r->now.next_completion, r->n_rows,
-        r->opt.n_rows, r->opt.num_generations, r->opt.max_completion,           r->policy};
-    return dt_named_arrays_add(items, "rollout", DT_NAMED_I64, PLACE_LEN, place);
+    if (!c->load) DT_TRY(dt_named_arrays_add(c->items, name, type, n, NULL));
+    const dt_named_array *item = dt_named_arrays_find(c->items, name);
+    DT_CHECK(item && item->type == type && item->n == n, DT_ERR_DATA,
+             "the rollout in the checkpoint has no valid `%s`: expected %" PRId64 " values, found %" PRId64, name, n,
+             item ? item->n : 0);
+    *(void **)data = item->data;
+    return DT_OK;
 }
 
-static dt_err add_rows(const dt_rollout *r, dt_named_arrays *items)
+static void copy(const copying *c, void *mine, void *saved, size_t nbytes)
 {
-    DT_TRY(dt_named_arrays_add(items, "rollout_rows", DT_NAMED_I64, r->n_rows * ROW_LEN, NULL));
-    int64_t *x = dt_named_arrays_find(items, "rollout_rows")->data;
-    for (int64_t i = 0; i < r->n_rows; i++, x += ROW_LEN) {
-        const dt_rollout_row *row = &r->row[i];
-        x[0] = row->prompt, x[1] = (int64_t)row->number, x[2] = row->n_prompt, x[3] = row->n_new, x[4] = row->ended;
+    memcpy(c->load ? mine : saved, c->load ? saved : mine, nbytes);
+}
+
+static dt_err copy_rows(const copying *c)
+{
+    const dt_rollout *r = c->r;
+    int64_t *x;
+    DT_TRY(item_of(c, "rollout_rows", DT_NAMED_I64, c->n_rows * ROW_LEN, &x));
+    for (int64_t i = 0; i < c->n_rows; i++, x += ROW_LEN) {
+        dt_rollout_row *row = &r->row[i];
+        if (!c->load) {
+            x[0] = row->prompt, x[1] = (int64_t)row->number, x[2] = row->n_prompt, x[3] = row->n_new, x[4] = row->ended;
+            continue;
+        }
+        DT_CHECK(
+            x[2] > 0 && x[2] <= r->max_len && x[3] >= 0 && x[3] <= r->opt.max_completion && x[2] + x[3] <= r->max_len,
+            DT_ERR_DATA,
+            "row %" PRId64 " of the rollout in the checkpoint has invalid lengths: %" PRId64 " and %" PRId64 " tokens",
+            i, x[2], x[3]);
+        *row = (dt_rollout_row){.prompt = x[0],
+                                .number = (uint64_t)x[1],
+                                .n_prompt = (int32_t)x[2],
+                                .n_new = (int32_t)x[3],
+                                .ended = x[4] != 0};
+    }
+    return DT_OK;
+}
+
+static dt_err copy_turns(const copying *c)
+{
+    const dt_rollout *r = c->r;
+    int64_t *x;
+    double *reward;
+    if (!r->observed) return DT_OK;
+    DT_TRY(item_of(c, "rollout_turns", DT_NAMED_I64, c->n_rows * TURNS_LEN, &x));
+    DT_TRY(item_of(c, "rollout_turn_reward", DT_NAMED_F64, c->n_rows, &reward));
+    for (int64_t i = 0; i < c->n_rows; i++, x += TURNS_LEN) {
+        dt_rollout_row *row = &r->row[i];
+        copy(c, &row->reward, &reward[i], sizeof *reward);
+        if (!c->load) {
+            x[0] = row->n_observed, x[1] = row->n_turns, x[2] = row->n_calls, x[3] = row->n_failures;
+            continue;
+        }
+        DT_CHECK(x[0] >= 0 && x[0] <= r->opt.max_completion - row->n_new, DT_ERR_DATA,
+                 "row %" PRId64 " of the rollout in the checkpoint has %" PRId64 " tokens of an environment", i, x[0]);
+        row->n_observed = (int32_t)x[0], row->n_turns = (int32_t)x[1];
+        row->n_calls = (int32_t)x[2], row->n_failures = (int32_t)x[3];
     }
     return DT_OK;
 }
@@ -42,57 +95,44 @@ static int64_t n_ids(const dt_rollout *r, int64_t row)
 }
 
 /* Tokens of an environment are stored as ~id. */
-static void flip_observed(const dt_rollout *r, int64_t row, int32_t *ids)
+static void take_observed(const dt_rollout *r, int64_t row)
 {
-    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++)
-        if (dt_rollout_is_observed(r, row, k)) ids[r->row[row].n_prompt + k] = ~ids[r->row[row].n_prompt + k];
-}
-
-static dt_err add_turns(const dt_rollout *r, dt_named_arrays *items)
-{
-    if (!r->observed) return DT_OK;
-    DT_TRY(dt_named_arrays_add(items, "rollout_turns", DT_NAMED_I64, r->n_rows * TURNS_LEN, NULL));
-    DT_TRY(dt_named_arrays_add(items, "rollout_turn_reward", DT_NAMED_F64, r->n_rows, NULL));
-    int64_t *x = dt_named_arrays_find(items, "rollout_turns")->data;
-    double *reward = dt_named_arrays_find(items, "rollout_turn_reward")->data;
-    for (int64_t i = 0; i < r->n_rows; i++, x += TURNS_LEN) {
-        const dt_rollout_row *row = &r->row[i];
-        x[0] = row->n_observed, x[1] = row->n_turns, x[2] = row->n_calls, x[3] = row->n_failures;
-        reward[i] = row->reward;
+    uint8_t *const observed = r->observed + row * r->observed_ld;
+    int32_t *const ids = r->ids + row * r->ids_ld + r->row[row].n_prompt;
+    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++) {
+        observed[k] = ids[k] < 0;
+        if (observed[k]) ids[k] = ~ids[k];
     }
-    return DT_OK;
 }
 
-static dt_err add_ids(const dt_rollout *r, dt_named_arrays *items)
+static dt_err copy_ids(const copying *c)
 {
+    const dt_rollout *r = c->r;
     int64_t n = 0;
-    for (int64_t i = 0; i < r->n_rows; i++) n += n_ids(r, i);
-    DT_TRY(dt_named_arrays_add(items, "rollout_ids", DT_NAMED_I32, n, NULL));
-    int32_t *x = dt_named_arrays_find(items, "rollout_ids")->data;
-    for (int64_t i = 0; i < r->n_rows; i++, x += n_ids(r, i - 1)) {
-        memcpy(x, dt_rollout_ids(r, i), (size_t)n_ids(r, i) * sizeof *x);
-        flip_observed(r, i, x);
+    int32_t *x;
+    for (int64_t i = 0; i < c->n_rows; i++) n += n_ids(r, i);
+    DT_TRY(item_of(c, "rollout_ids", DT_NAMED_I32, n, &x));
+    for (int64_t i = 0; i < c->n_rows; i++, x += n_ids(r, i - 1)) {
+        copy(c, r->ids + i * r->ids_ld, x, (size_t)n_ids(r, i) * sizeof *x);
+        if (c->load && r->observed) take_observed(r, i);
+        for (int32_t k = 0; !c->load && k < dt_rollout_n_completion(&r->row[i]); k++)
+            if (dt_rollout_is_observed(r, i, k)) x[r->row[i].n_prompt + k] = ~x[r->row[i].n_prompt + k];
     }
     return DT_OK;
 }
 
 /* more: 1 if there is also a value after the last token. */
-static dt_err add_floats(const dt_rollout *r, dt_named_arrays *items, const char *name, const rollout_floats *a,
-                         int more)
+static dt_err copy_floats(const copying *c, const char *name, const rollout_floats *a, int more)
 {
+    const dt_rollout_row *row = c->r->row;
     int64_t n = 0;
-    for (int64_t i = 0; i < r->n_rows; i++) n += r->row[i].n_new + more;
-    DT_TRY(dt_named_arrays_add(items, name, DT_NAMED_F32, n, NULL));
-    float *x = dt_named_arrays_find(items, name)->data;
-    for (int64_t i = 0; i < r->n_rows; i++) {
-        const int64_t n_row = r->row[i].n_new + more;
-        memcpy(x, a->at + i * a->ld, (size_t)n_row * sizeof *x);
-        x += n_row;
-    }
+    float *x;
+    for (int64_t i = 0; i < c->n_rows; i++) n += row[i].n_new + more;
+    DT_TRY(item_of(c, name, DT_NAMED_F32, n, &x));
+    for (int64_t i = 0; i < c->n_rows; x += row[i++].n_new + more)
+        copy(c, a->at + i * a->ld, x, (size_t)(row[i].n_new + more) * sizeof *x);
     return DT_OK;
 }
-
-static int64_t n_given(const dt_rollout *r) { return r->n_rows * r->replay.n_rewards; }
 
 static const char *name_of(const dt_rollout *r, int array, char out[DT_NAMED_NAME])
 {
@@ -100,21 +140,35 @@ static const char *name_of(const dt_rollout *r, int array, char out[DT_NAMED_NAM
     return out;
 }
 
-static dt_err save(const dt_rollout *r, dt_named_arrays *items)
+static dt_err copy_all(const copying *c)
 {
+    const dt_rollout *r = c->r;
     char name[DT_NAMED_NAME];
-    DT_TRY(add_place(r, items));
-    if (r->n_rows == 0) return DT_OK;
-    if (n_given(r)) DT_TRY(dt_named_arrays_add(items, "rollout_rewards", DT_NAMED_F64, n_given(r), r->given));
-    DT_TRY(add_rows(r, items));
-    DT_TRY(add_turns(r, items));
-    DT_TRY(add_ids(r, items));
-    DT_TRY(add_floats(r, items, "rollout_sampled", &r->sampled, 0));
-    for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(add_floats(r, items, name_of(r, i, name), &r->array[i], 1));
+    double *given;
+    DT_TRY(copy_rows(c));
+    DT_TRY(copy_turns(c));
+    DT_TRY(copy_ids(c));
+    DT_TRY(copy_floats(c, "rollout_sampled", &r->sampled, 0));
+    for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(copy_floats(c, name_of(r, i, name), &r->array[i], 1));
+    const int64_t n_given = c->n_rows * r->replay.n_rewards;
+    if (n_given == 0) return DT_OK;
+    DT_TRY(item_of(c, "rollout_rewards", DT_NAMED_F64, n_given, &given));
+    copy(c, r->given, given, (size_t)n_given * sizeof *given);
     return DT_OK;
 }
 
-dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items)
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static dt_err save(dt_rollout *r, dt_named_arrays *items)
+{
+    const int64_t place[PLACE_LEN] = {
+        r->now.number, r->now.next_prompt,     (int64_t)r->now.next_completion, r->n_rows,
+        r->opt.n_rows, r->opt.num_generations, r->opt.max_completion,           r->policy};
+    DT_TRY(dt_named_arrays_add(items, "rollout", DT_NAMED_I64, PLACE_LEN, place));
+    return r->n_rows == 0 ? DT_OK : copy_all(&(copying){.r = r, .items = items, .n_rows = r->n_rows});
+}
+
+dt_err dt_rollout_save(dt_rollout *r, dt_task *t, dt_named_arrays *items)
 {
     dt_err err = r->opt.unsaved ? DT_OK : save(r, items);
     if (err == DT_OK)
@@ -123,87 +177,6 @@ dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items)
 }
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
-
-static dt_err take_rows(dt_rollout *r, const dt_named_arrays *items, int64_t n)
-{
-    const dt_named_array *rows = dt_named_arrays_find(items, "rollout_rows");
-    DT_CHECK(rows && rows->type == DT_NAMED_I64 && rows->n == n * ROW_LEN, DT_ERR_DATA,
-             "the rollout in the checkpoint has no rows");
-    const int64_t *x = rows->data;
-    for (int64_t i = 0; i < n; i++, x += ROW_LEN) {
-        DT_CHECK(
-            x[2] > 0 && x[2] <= r->max_len && x[3] >= 0 && x[3] <= r->opt.max_completion && x[2] + x[3] <= r->max_len,
-            DT_ERR_DATA,
-            "row %" PRId64 " of the rollout in the checkpoint has invalid lengths: %" PRId64 " and %" PRId64 " tokens",
-            i, x[2], x[3]);
-        r->row[i] = (dt_rollout_row){.prompt = x[0],
-                                     .number = (uint64_t)x[1],
-                                     .n_prompt = (int32_t)x[2],
-                                     .n_new = (int32_t)x[3],
-                                     .ended = x[4] != 0};
-    }
-    return DT_OK;
-}
-
-static dt_err take_turns(dt_rollout *r, const dt_named_arrays *items, int64_t n)
-{
-    const dt_named_array *turns = dt_named_arrays_find(items, "rollout_turns"),
-                         *reward = dt_named_arrays_find(items, "rollout_turn_reward");
-    if (!r->observed) return DT_OK;
-    DT_CHECK(turns && turns->type == DT_NAMED_I64 && turns->n == n * TURNS_LEN && reward &&
-                 reward->type == DT_NAMED_F64 && reward->n == n,
-             DT_ERR_DATA, "the rollout in the checkpoint has no turns of its rows");
-    const int64_t *x = turns->data;
-    for (int64_t i = 0; i < n; i++, x += TURNS_LEN) {
-        dt_rollout_row *row = &r->row[i];
-        DT_CHECK(x[0] >= 0 && x[0] <= r->opt.max_completion - row->n_new, DT_ERR_DATA,
-                 "row %" PRId64 " of the rollout in the checkpoint has %" PRId64 " tokens of an environment", i, x[0]);
-        row->n_observed = (int32_t)x[0], row->n_turns = (int32_t)x[1];
-        row->n_calls = (int32_t)x[2], row->n_failures = (int32_t)x[3];
-        row->reward = ((const double *)reward->data)[i];
-    }
-    return DT_OK;
-}
-
-static void take_observed(dt_rollout *r, int64_t row)
-{
-    uint8_t *const observed = r->observed + row * r->observed_ld;
-    const int32_t *ids = dt_rollout_ids(r, row) + r->row[row].n_prompt;
-    for (int32_t k = 0; k < dt_rollout_n_completion(&r->row[row]); k++) observed[k] = ids[k] < 0;
-    flip_observed(r, row, r->ids + row * r->ids_ld);
-}
-
-static dt_err take_ids(dt_rollout *r, const dt_named_arrays *items, int64_t n)
-{
-    int64_t n_all = 0;
-    for (int64_t i = 0; i < n; i++) n_all += n_ids(r, i);
-    const dt_named_array *ids = dt_named_arrays_find(items, "rollout_ids");
-    DT_CHECK(ids && ids->type == DT_NAMED_I32 && ids->n == n_all, DT_ERR_DATA,
-             "the rollout in the checkpoint is inconsistent: its token count differs from its rows");
-    const int32_t *x = ids->data;
-    for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1)) {
-        memcpy(r->ids + i * r->ids_ld, x, (size_t)n_ids(r, i) * sizeof *x);
-        if (r->observed) take_observed(r, i);
-    }
-    return DT_OK;
-}
-
-static dt_err take_floats(dt_rollout *r, const dt_named_arrays *items, const char *name, const rollout_floats *a,
-                          int more, int64_t n)
-{
-    int64_t n_all = 0;
-    for (int64_t i = 0; i < n; i++) n_all += r->row[i].n_new + more;
-    const dt_named_array *item = dt_named_arrays_find(items, name);
-    DT_CHECK(item && item->type == DT_NAMED_F32 && item->n == n_all, DT_ERR_DATA,
-             "the rollout in the checkpoint has no %s of its rows", name);
-    const float *x = item->data;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t n_row = r->row[i].n_new + more;
-        memcpy(a->at + i * a->ld, x, (size_t)n_row * sizeof *x);
-        x += n_row;
-    }
-    return DT_OK;
-}
 
 /* True if it was generated with other options that make it unusable, or lacks values that are needed now. */
 static bool is_of_other_options(const dt_rollout *r, const dt_named_arrays *items, const int64_t *place)
@@ -225,7 +198,6 @@ void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why)
 static dt_err load(dt_rollout *r, const dt_task *t, const dt_named_arrays *items)
 {
     int64_t place[PLACE_LEN];
-    char name[DT_NAMED_NAME];
     DT_TRY(dt_named_arrays_get(items, "rollout", DT_NAMED_I64, PLACE_LEN, place));
     const int64_t n = place[3];
     r->now = (rollout_place){place[0], place[1], (uint64_t)place[2]};
@@ -237,14 +209,10 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_named_arrays *items
         dt_rollout_discard(r, t, why);
         return DT_OK;
     }
-    DT_TRY(take_rows(r, items, n));
-    DT_TRY(take_turns(r, items, n));
-    DT_TRY(take_ids(r, items, n));
-    DT_TRY(take_floats(r, items, "rollout_sampled", &r->sampled, 0, n));
-    for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));
+    DT_TRY(copy_all(&(copying){.r = r, .items = (dt_named_arrays *)items, .n_rows = n, .load = true}));
     r->n_rows = n;
     r->policy = place[7] >= 0 && place[7] < r->opt.n_arrays ? (int)place[7] : -1;
-    return n_given(r) ? dt_named_arrays_get(items, "rollout_rewards", DT_NAMED_F64, n_given(r), r->given) : DT_OK;
+    return DT_OK;
 }
 
 dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_named_arrays *items)

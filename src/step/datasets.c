@@ -169,9 +169,8 @@ int64_t dt_task_planned_images(const dt_task *t)
 void dt_task_declare_images(dt_task *t)
 {
     if (t->model_opt->max_images > 0 && dt_sums_find(t->sums, "images") < 0)
-        t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
-    if (has_cells(t) && dt_sums_find(t->sums, "cells") < 0)
-        t->cells = dt_sums_declare(t->sums, "cells", DT_SUM_UNITS, 1);
+        dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
+    if (has_cells(t) && dt_sums_find(t->sums, "cells") < 0) dt_sums_declare(t->sums, "cells", DT_SUM_UNITS, 1);
 }
 
 void dt_task_open_data(dt_task *t, const dt_task_data *what)
@@ -201,13 +200,6 @@ const dt_data_info *dt_task_warned_data(const dt_task *t)
     return t->train && (!t->comm || dt_comm_first(t->comm)) ? dt_loader_info(t->train) : NULL;
 }
 
-void dt_task_count_images(dt_task *t, const dt_batch *b)
-{
-    const dt_batch_images *i = dt_images_of(b);
-    if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, dt_n_images_of(b));
-    if (has_cells(t)) dt_sums_count(t->sums, t->cells, i ? i->n : 0);
-}
-
 /* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches). The sample count
  * therefore defines the position even if the number of ranks or the batch size has changed. A position inside a step is
  * rounded down to the step's start. */
@@ -216,4 +208,10 @@ int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
     const int64_t n = dt_loader_info(t->train)->n_samples, m = t->batching.micro_batch_size,
                   in_epoch = t->cfg->data_drop_last ? n - n % m : n;
     return samples / in_epoch * t->steps_per_epoch + samples % in_epoch / t->batching.train_batch_size;
+}
+
+int64_t dt_task_step_after(const dt_task *t, int64_t samples)
+{
+    if (t->ops->step_after) return t->ops->step_after(t, samples);
+    return t->ops->next_micro ? samples / t->batching.train_batch_size : dt_task_data_step_after(t, samples);
 }

@@ -12,19 +12,11 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
     return used;
 }
 
-static const dt_task_part_ops arrays = {.lay_out = lay_out};
-
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path)
 {
+    static const dt_task_part_ops arrays = {.lay_out = lay_out};
     dt_task_hold(t, &arrays, j);
     return dt_scorer_open(&j->scorer, t, name, path, 1);
-}
-
-dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char *path, int32_t max_pos,
-                           int32_t max_seq)
-{
-    dt_task_hold(t, &arrays, j);
-    return dt_scorer_open_apart(&j->scorer, t, name, path, 1, max_pos, max_seq);
 }
 
 dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b)

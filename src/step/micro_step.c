@@ -1,4 +1,4 @@
-/* micro_step.c - one micro-step of a task: forward, weights, head, backward. */
+/* micro_step.c - one micro-step of a task: its batch, forward, weights, head, backward. */
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 
@@ -122,6 +122,23 @@ static void add_sum(const dt_task *t, const char *name, double value)
     if (t->sums) dt_sums_add(t->sums, dt_sums_find(t->sums, name), value);
 }
 
+/* Count units of a sum that may not exist. */
+static void count(const dt_task *t, const char *name, int64_t n)
+{
+    const int sum = t->sums ? dt_sums_find(t->sums, name) : -1;
+    if (sum >= 0) dt_sums_count(t->sums, sum, n);
+}
+
+static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const dt_batch_images *images = dt_images_of(m->batch);
+    count(t, "tokens", m->batch->n_tok);
+    count(t, "samples", m->batch->n_samples);
+    count(t, "images", dt_n_images_of(m->batch));
+    count(t, "cells", images ? images->n : 0);
+    t->ops->collect(t, m, p);
+}
+
 /* The losses of the routers in this micro-step, of the tokens of all ranks. */
 static dt_err balance_experts(dt_task *t, const dt_micro *m)
 {
@@ -156,7 +173,7 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     if (t->ops->train_auxiliary) DT_TRY(t->ops->train_auxiliary(t, m));
     /* values of a scalar head are already on the host; otherwise wait only now, with backward queued */
     if (!t->n_labels) DT_TRY(dt_model_results(t->model, &results));
-    t->ops->collect(t, m, &p);
+    collect(t, m, &p);
     return DT_OK;
 }
 
@@ -168,6 +185,59 @@ dt_err dt_task_forward(dt_task *t, const dt_batch *batch)
     DT_TRY(dt_model_forward(t->model, batch, false, 0));
     dt_phase_enter(t->phase, "head", "");
     DT_TRY(predict(t, batch, true));
-    t->ops->collect(t, &m, &p);
+    collect(t, &m, &p);
     return DT_OK;
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_task_data_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    if (micro == 0) {
+        dt_step_counts counts;
+        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
+        t->micro =
+            (dt_micro){.n_micro = (int)dt_loader_n_micro(t->train, step), .inv_norm = 1 / (double)counts.n_samples};
+        if (t->ops->begin_step) DT_TRY(t->ops->begin_step(t, step, &counts));
+    }
+    t->first_sample = dt_task_first_sample(t, micro);
+    DT_TRY(dt_loader_batch(t->train, step, micro, &t->micro.batch));
+    *m = t->micro;
+    return t->ops->score ? t->ops->score(t, m->batch) : DT_OK;
+}
+
+dt_err dt_task_evaluate(dt_task *t, int64_t micro)
+{
+    const dt_batch *b;
+    if (t->ops->evaluate) return t->ops->evaluate(t, micro);
+    dt_phase_enter(t->phase, "read", "validation");
+    if (micro == 0 && t->ops->begin_validation) DT_TRY(t->ops->begin_validation(t));
+    t->first_sample = dt_task_first_sample(t, micro);
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
+    if (t->ops->score) DT_TRY(t->ops->score(t, b));
+    DT_TRY(dt_task_forward(t, b));
+    return t->ops->end_validation && micro + 1 == t->n_validation ? t->ops->end_validation(t) : DT_OK;
+}
+
+dt_err dt_task_look_ahead(dt_task *t, dt_loader *l, int64_t step, bool mismatched,
+                          dt_err (*each)(dt_task *t, const dt_batch *b, int64_t step, int64_t first))
+{
+    const dt_batch *b;
+    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
+        DT_TRY((mismatched ? dt_loader_mismatched_batch : dt_loader_batch)(l, step, micro, &b));
+        DT_TRY(each(t, b, step, dt_task_first_sample(t, micro)));
+    }
+    return DT_OK;
+}
+
+dt_err dt_task_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    return t->ops->next_micro ? t->ops->next_micro(t, step, micro, m) : dt_task_data_micro(t, step, micro, m);
+}
+
+dt_err dt_task_logp(dt_task *t, const dt_batch *b)
+{
+    dt_phase_enter(t->phase, "score", "policy");
+    DT_TRY(dt_model_forward(t->model, b, false, 0));
+    return dt_model_logp(t->model, b, 1.0f, t->buffers.results.logp, NULL, NULL);
 }

@@ -1,9 +1,20 @@
-/* parts.c - the parts that a task holds: planned, opened and closed by one loop each. */
+/* parts.c - the parts that a task holds: planned, opened and closed by one loop each. Its state is saved and loaded by
+ * one loop each. */
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 
+void dt_task_check(dt_task *t)
+{
+    if (t->ops->check)
+        t->ops->check(t);
+    else if (t->comm)
+        dt_task_need_data(t, "train", t->cfg->data_train);
+}
+
 void dt_task_open(dt_task *t)
 {
+    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
+    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
     if (t->ops->self_nbytes && !(t->self = calloc(1, t->ops->self_nbytes)))
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
     else
@@ -64,4 +75,61 @@ void dt_task_close(dt_task *t)
     if (!t->ops->self_nbytes) return;
     free(t->self);
     t->self = NULL;
+}
+
+/* ---- state in checkpoints ---------------------------------------------------------------------------------------- */
+
+static void add_state(dt_task *t, struct dt_task_state state)
+{
+    if (t->n_state == DT_MAX_TASK_STATE) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_ARG, "internal: dt_task_state: a task has more than %d values",
+                                             (int)DT_MAX_TASK_STATE));
+        return;
+    }
+    t->state[t->n_state++] = state;
+    t->saved_nbytes += (double)state.n * (double)dt_named_type_size(state.type);
+}
+
+void dt_task_state(dt_task *t, const char *name, dt_named_type type, int64_t n, void *data, bool optional)
+{
+    add_state(t, (struct dt_task_state){.name = name, .type = type, .n = n, .data = data, .optional = optional});
+}
+
+void dt_task_identity(dt_task *t, const char *name, int64_t n, int64_t *key,
+                      dt_err (*compare)(const void *self, const int64_t *found), const void *self)
+{
+    add_state(t, (struct dt_task_state){name, DT_NAMED_I64, n, key, true, compare, self});
+}
+
+static bool is_unknown(const struct dt_task_state *s) { return s->compare && *(const int64_t *)s->data == 0; }
+
+dt_err dt_task_save_state(const dt_task *t, dt_named_arrays *items)
+{
+    for (const struct dt_task_state *s = t->state; s < t->state + t->n_state; s++)
+        if (!is_unknown(s)) DT_TRY(dt_named_arrays_add(items, s->name, s->type, s->n, s->data));
+    return DT_OK;
+}
+
+dt_err dt_task_load_state(const dt_task *t, const dt_named_arrays *items)
+{
+    for (const struct dt_task_state *s = t->state; s < t->state + t->n_state; s++) {
+        int64_t found[2];
+        if (is_unknown(s) || (s->optional && !dt_named_arrays_find(items, s->name))) continue;
+        DT_EXPECT(!s->compare || s->n <= 2);
+        DT_TRY(dt_named_arrays_get(items, s->name, s->type, s->n, s->compare ? found : s->data));
+        if (s->compare) DT_TRY(s->compare(s->self, found));
+    }
+    return DT_OK;
+}
+
+dt_err dt_task_save(dt_task *t, dt_named_arrays *items)
+{
+    DT_TRY(dt_comm_agree(t->comm, dt_task_save_state(t, items)));
+    return t->ops->save ? t->ops->save(t, items) : DT_OK;
+}
+
+dt_err dt_task_load(dt_task *t, const dt_named_arrays *items)
+{
+    DT_TRY(dt_comm_agree(t->comm, dt_task_load_state(t, items)));
+    return t->ops->load ? t->ops->load(t, items) : DT_OK;
 }

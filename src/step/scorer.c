@@ -112,10 +112,19 @@ static dt_err check_context(const dt_scorer *s, const dt_task *t, const char *pa
     return DT_OK;
 }
 
+static dt_err open_for_own_batches(dt_scorer *s, dt_task *t)
+{
+    const int32_t most = (int32_t)dt_min_i64(s->own_pos, s->frozen.mc.max_position_embeddings);
+    const int64_t n_tok = dt_max_i64(most, t->model_opt->max_tok);
+    s->opt = (dt_model_options){.max_tok = (int32_t)n_tok, .max_seq = t->model_opt->max_seq, .max_pos = most};
+    return borrow(s, t);
+}
+
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
 {
     dt_task_hold(t, &part, s);
     DT_TRY(describe(s, t, name, path, n_labels));
+    if (s->own_pos) return open_for_own_batches(s, t);
     const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
     if (n != n_trained) {
         dt_frozen_model_close(&s->frozen); /* omitted from the plan */
@@ -135,17 +144,6 @@ dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
     dt_task_hold(t, &part, s);
     *s = (dt_scorer){.name = name, .generates = s->generates, .is_base = true, .opt = options_of(s, t)};
     s->opt.no_adapters = true;
-    return borrow(s, t);
-}
-
-dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
-                            int32_t max_seq)
-{
-    dt_task_hold(t, &part, s);
-    DT_TRY(describe(s, t, name, path, n_labels));
-    const int32_t most = (int32_t)dt_min_i64(max_pos, s->frozen.mc.max_position_embeddings);
-    const int64_t n_tok = dt_max_i64(most, t->model_opt->max_tok);
-    s->opt = (dt_model_options){.max_tok = (int32_t)n_tok, .max_seq = max_seq, .max_pos = most};
     return borrow(s, t);
 }
 

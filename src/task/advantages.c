@@ -47,28 +47,6 @@ static void sum_normalized(const dt_advantage_rule *rule, const double *reward, 
     }
 }
 
-/* Of other estimators than `group`. advantage: in the rewards. Returns the number of rows whose deviation is 0. */
-static int64_t subtract_baseline(const dt_advantage_rule *rule, int64_t n_rows, double *advantage)
-{
-    const int n = rule->num_generations;
-    const dt_moments all = dt_moments_of(advantage, n_rows, 1);
-    int64_t n_zero = 0;
-    for (int64_t at = 0; at < n_rows; at += n) {
-        const dt_moments group = dt_moments_of(advantage + at, n, 1);
-        const double others = (double)group.n / (double)(group.n - 1); /* r - mean of the others = others (r - m) */
-        if (group.deviation <= NO_DEVIATION) n_zero += n;
-        for (int64_t i = at; i < at + n; i++) {
-            if (rule->type == DT_ADVANTAGE_RLOO) advantage[i] = others * (advantage[i] - group.mean);
-            if (rule->type == DT_ADVANTAGE_REINFORCE) advantage[i] -= all.mean;
-            if (rule->type == DT_ADVANTAGE_REINFORCE_PP_BASELINE) advantage[i] -= group.mean;
-        }
-    }
-    const dt_moments of_advantages = dt_moments_of(advantage, n_rows, 1);
-    for (int64_t i = 0; i < n_rows; i++)
-        advantage[i] = zero_if_unknown(rule->normalize ? normalized(advantage[i], &of_advantages) : advantage[i]);
-    return n_zero;
-}
-
 /* Returns the number of rows whose deviation is 0. The mean over all rows is 0, as is the mean of each group and
  * function. The computed mean would only be rounding error, which would give groups of equal rewards an advantage. */
 static int64_t normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
@@ -82,19 +60,28 @@ static int64_t normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows,
     return all.deviation <= NO_DEVIATION ? n_rows : 0;
 }
 
-/* advantage: in the rewards. */
-static int64_t sum_then_normalize(const dt_advantage_rule *rule, int64_t n_rows, double *advantage)
+/* advantage: in the rewards. Returns the number of rows whose deviation is 0. */
+static int64_t subtract_baseline(const dt_advantage_rule *rule, int64_t n_rows, double *advantage)
 {
     const int n = rule->num_generations;
+    const bool of_group = rule->type == DT_ADVANTAGE_GROUP;
     const dt_moments all = dt_moments_of(advantage, n_rows, 1);
     int64_t n_zero = 0;
     for (int64_t at = 0; at < n_rows; at += n) {
         const dt_moments group = dt_moments_of(advantage + at, n, 1);
-        const double deviation = rule->scale == DT_SCALED_BY_BATCH ? all.deviation : group.deviation;
-        const double by = rule->scale == DT_UNSCALED ? 1 : deviation + SMALLEST_DEVIATION;
+        const double deviation = of_group && rule->scale == DT_SCALED_BY_BATCH ? all.deviation : group.deviation;
+        const double by = of_group && rule->scale != DT_UNSCALED ? deviation + SMALLEST_DEVIATION : 1;
+        double baseline = group.mean, factor = 1;
+        if (rule->type == DT_ADVANTAGE_RLOO) /* r - mean of the others = n / (n - 1) (r - m) */
+            factor = (double)group.n / (double)(group.n - 1);
+        if (rule->type == DT_ADVANTAGE_REINFORCE) baseline = all.mean;
+        if (rule->type == DT_ADVANTAGE_REINFORCE_PP) baseline = 0;
         if (deviation <= NO_DEVIATION) n_zero += n;
-        for (int64_t i = at; i < at + n; i++) advantage[i] = zero_if_unknown((advantage[i] - group.mean) / by);
+        for (int64_t i = at; i < at + n; i++) advantage[i] = factor * (advantage[i] - baseline) / by;
     }
+    const dt_moments of_advantages = dt_moments_of(advantage, n_rows, 1);
+    for (int64_t i = 0; i < n_rows; i++)
+        advantage[i] = zero_if_unknown(rule->normalize ? normalized(advantage[i], &of_advantages) : advantage[i]);
     return n_zero;
 }
 
@@ -123,8 +110,7 @@ double dt_advantages(const dt_advantage_rule *rule, int64_t n_rows, const double
         const int64_t n_here = dt_min_i64(n_of_set, n_rows - at);
         n_zero += rule->normalize_then_sum
                       ? normalize_then_sum(rule, n_here, reward + at * rule->n_funcs, total + at, advantage + at)
-                  : rule->type == DT_ADVANTAGE_GROUP ? sum_then_normalize(rule, n_here, advantage + at)
-                                                     : subtract_baseline(rule, n_here, advantage + at);
+                      : subtract_baseline(rule, n_here, advantage + at);
     }
     return n_rows > 0 ? (double)n_zero / (double)n_rows : 0;
 }

@@ -25,22 +25,16 @@ typedef struct classifier {
     dt_label_set set;
     dt_sample_labels train, valid;
     int64_t n_values; /* of a target: labels, 1 for regression */
-    dt_micro step;    /* of the current step, all but the batch */
     double *count;    /* [N_COUNTS, n] of the validation */
     double *table;    /* [n, n]: targets with label i that were given label k; NULL: none */
     bool has_table;
-    int loss, n_target, correct, distance, n_tok, n_samples, f1_macro, f1_micro;
+    int loss, n_target, correct, distance, f1_macro, f1_micro;
 } classifier;
 
 static bool is_regression(const classifier *c) { return c->set.problem == DT_PROBLEM_REGRESSION; }
 static bool is_multi(const classifier *c) { return c->set.problem == DT_PROBLEM_MULTI; }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-static void check(dt_task *t)
-{
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
-}
 
 static dt_err describe(dt_task *t, json_t *config)
 {
@@ -65,8 +59,6 @@ static dt_err describe(dt_task *t, json_t *config)
 static void declare(classifier *c, dt_sums *s)
 {
     c->n_target = dt_sums_declare(s, "classify/targets", DT_SUM_UNITS, 1);
-    c->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    c->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     c->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "classify/targets");
     if (is_regression(c)) {
         c->distance = pairs_metric(s, "classify/mae", DT_SUM_LOSS, 1, "classify/targets");
@@ -206,16 +198,10 @@ static double loss_of(const classifier *c, const target *of, double scale)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static dt_err classify_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+static dt_err classify_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts)
 {
-    classifier *c = t->self;
-    dt_step_counts counts;
-    if (micro == 0) {
-        DT_TRY(answers_begin_step(t, step, &c->step, &counts));
-        c->step.inv_norm = 1 / (double)counts.n_target;
-    }
-    *m = c->step;
-    return dt_loader_batch(t->train, step, micro, &m->batch);
+    t->micro.inv_norm = 1 / (double)counts->n_target;
+    return DT_OK;
 }
 
 static dt_err classify_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -268,8 +254,6 @@ static void classify_collect(dt_task *t, const dt_micro *m, const dt_predictions
                 dt_sums_count(t->sums, c->correct, judge(c, &of, m->validation));
         }
     dt_sums_count(t->sums, c->n_target, b->n_target);
-    dt_sums_count(t->sums, c->n_tok, b->n_tok);
-    dt_sums_count(t->sums, c->n_samples, b->n_samples);
 }
 
 /* ---- validation -------------------------------------------------------------------------------------------------- */
@@ -293,16 +277,20 @@ static void add_f1(dt_task *t)
     dt_sums_add(t->sums, c->f1_micro, f1_of(all[RIGHT], all[ERRORS]));
 }
 
-static dt_err classify_evaluate(dt_task *t, int64_t micro)
+static dt_err begin_validation(dt_task *t)
 {
     classifier *c = t->self;
     const int64_t n = c->set.n;
-    if (micro == 0) {
-        memset(c->count, 0, (size_t)(N_COUNTS * n) * sizeof *c->count);
-        if (c->table) memset(c->table, 0, (size_t)(n * n) * sizeof *c->table);
-    }
-    DT_TRY(lm_evaluate(t, micro));
-    if (is_regression(c) || micro + 1 < t->n_validation) return DT_OK;
+    memset(c->count, 0, (size_t)(N_COUNTS * n) * sizeof *c->count);
+    if (c->table) memset(c->table, 0, (size_t)(n * n) * sizeof *c->table);
+    return DT_OK;
+}
+
+static dt_err end_validation(dt_task *t)
+{
+    classifier *c = t->self;
+    const int64_t n = c->set.n;
+    if (is_regression(c)) return DT_OK;
     dt_phase_enter(t->phase, "validate", "counts of labels");
     DT_TRY(dt_fault("task.classify"));
     DT_TRY(answers_add_up(t, c->count, N_COUNTS * n));
@@ -312,25 +300,15 @@ static dt_err classify_evaluate(dt_task *t, int64_t micro)
     return DT_OK;
 }
 
-const dt_task_ops classify_evaluation = {.name = "classify",
-                                         .no_dropout = true,
-                                         .self_nbytes = sizeof(classifier),
-                                         .describe = describe,
-                                         .open = classify_open,
-                                         .collect = classify_collect,
-                                         .evaluate = classify_evaluate};
+#define CLASSIFIER                                                                                                     \
+    .name = "classify", .no_dropout = true, .self_nbytes = sizeof(classifier), .describe = describe,                   \
+    .open = classify_open, .collect = classify_collect, .begin_validation = begin_validation,                          \
+    .end_validation = end_validation
 
-const dt_task_ops dt_task_classify = {.name = "classify",
+const dt_task_ops classify_evaluation = {CLASSIFIER};
+const dt_task_ops dt_task_classify = {CLASSIFIER,
                                       .trains = true,
-                                      .no_dropout = true,
                                       .watch = {"classify/accuracy", "classify/mae"},
                                       .num_tokens = "classify/num_tokens",
-                                      .self_nbytes = sizeof(classifier),
-                                      .check = check,
-                                      .describe = describe,
-                                      .open = classify_open,
-                                      .next_micro = classify_next_micro,
-                                      .weights = classify_weights,
-                                      .collect = classify_collect,
-                                      .evaluate = classify_evaluate,
-                                      .step_after = dt_task_data_step_after};
+                                      .begin_step = classify_begin_step,
+                                      .weights = classify_weights};

@@ -20,7 +20,7 @@
 typedef enum source { BY_STUDENT, BY_TEACHER, N_SAMPLERS, OF_DATA = N_SAMPLERS } source;
 
 typedef struct distill {
-    language_model of_tokens; /* first: t->self of language_model.h */
+    dt_lm_sums of_tokens; /* first: t->self of language_model.h */
     dt_reference teacher;
     dt_known_teacher known;          /* instead of teacher: teacher_logprobs */
     dt_rollout *rollout[N_SAMPLERS]; /* NULL: no step needs it */
@@ -193,7 +193,6 @@ static void distill_open(dt_task *t)
     open_rollouts(t, d);
     open_teacher(t, d);
     dt_task_hold(t, &part, d);
-    t->saved_nbytes += DT_REFERENCE_NBYTES + DT_KNOWN_TEACHER_NBYTES;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -207,7 +206,6 @@ static source source_of(const dt_task *t, int64_t step)
 
 static dt_err begin_samples(dt_task *t, dt_rollout *r, int64_t step)
 {
-    distill *d = t->self;
     const int64_t n = t->batching.train_batch_size;
     int64_t n_target = 0;
     dt_rollout_rewind(r, step * n);
@@ -216,8 +214,14 @@ static dt_err begin_samples(dt_task *t, dt_rollout *r, int64_t step)
     DT_TRY(dt_rollout_write(r, t, 0, NULL, NULL, NULL));
     dt_rollout_collect(r, t);
     for (int64_t i = 0; i < n; i++) n_target += dt_rollout_row_of(r, i)->n_new;
-    d->of_tokens.step = (dt_micro){.n_micro = dt_rollout_n_micro(r, t, n), .inv_norm = 1 / (double)n_target};
+    t->micro = (dt_micro){.n_micro = dt_rollout_n_micro(r, t, n), .inv_norm = 1 / (double)n_target};
     return DT_OK;
+}
+
+static dt_err distill_score(dt_task *t, const dt_batch *b)
+{
+    distill *d = t->self;
+    return is_known(t) ? dt_known_teacher_read(&d->known, b) : dt_scorer_forward(&d->teacher.scorer, t, b);
 }
 
 static dt_err distill_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
@@ -226,16 +230,12 @@ static dt_err distill_next_micro(dt_task *t, int64_t step, int micro, dt_micro *
     const source from = source_of(t, step);
     const int64_t *row;
     d->row = NULL;
-    if (from == OF_DATA) {
-        DT_TRY(lm_next_micro(t, step, micro, m));
-    } else {
-        if (micro == 0) DT_TRY(begin_samples(t, d->rollout[from], step));
-        *m = d->of_tokens.step;
-        DT_TRY(dt_rollout_micro(d->rollout[from], t, NULL, 0, t->batching.train_batch_size, micro, &m->batch, &row));
-        if (from == BY_STUDENT) d->row = row;
-    }
-    return is_known(t) ? dt_known_teacher_read(&d->known, m->batch)
-                       : dt_scorer_forward(&d->teacher.scorer, t, m->batch);
+    if (from == OF_DATA) return dt_task_data_micro(t, step, micro, m);
+    if (micro == 0) DT_TRY(begin_samples(t, d->rollout[from], step));
+    *m = t->micro;
+    DT_TRY(dt_rollout_micro(d->rollout[from], t, NULL, 0, t->batching.train_batch_size, micro, &m->batch, &row));
+    if (from == BY_STUDENT) d->row = row;
+    return distill_score(t, m->batch);
 }
 
 static dt_err distill_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -267,30 +267,13 @@ static int64_t step_after(const dt_task *t, int64_t samples)
     return reads_answers(t) ? dt_task_data_step_after(t, samples) : samples / t->batching.train_batch_size;
 }
 
-static dt_err distill_evaluate(dt_task *t, int64_t micro)
-{
-    distill *d = t->self;
-    const dt_batch *b;
-    dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
-    DT_TRY(dt_scorer_forward(&d->teacher.scorer, t, b));
-    return dt_task_forward(t, b);
-}
-
+/* Flush rollouts.jsonl. */
 static dt_err distill_save(dt_task *t, dt_named_arrays *items)
 {
     const distill *d = t->self;
     for (int by = 0; by < N_SAMPLERS; by++)
-        if (d->rollout[by]) DT_TRY(dt_rollout_save(d->rollout[by], t, items)); /* flushes rollouts.jsonl */
-    return dt_comm_agree(t->comm,
-                         is_known(t) ? dt_known_teacher_save(&d->known, items) : dt_reference_save(&d->teacher, items));
-}
-
-static dt_err distill_load(dt_task *t, const dt_named_arrays *items)
-{
-    const distill *d = t->self;
-    return dt_comm_agree(t->comm,
-                         is_known(t) ? dt_known_teacher_load(&d->known, items) : dt_reference_load(&d->teacher, items));
+        if (d->rollout[by]) DT_TRY(dt_rollout_save(d->rollout[by], t, items));
+    return DT_OK;
 }
 
 const dt_task_ops dt_task_distill = {.name = "distill",
@@ -304,10 +287,10 @@ const dt_task_ops dt_task_distill = {.name = "distill",
                                      .check = check,
                                      .open = distill_open,
                                      .next_micro = distill_next_micro,
+                                     .begin_step = lm_begin_step,
+                                     .score = distill_score,
                                      .weights = distill_weights,
                                      .collect = distill_collect,
-                                     .evaluate = distill_evaluate,
                                      .after_step = distill_after_step,
                                      .step_after = step_after,
-                                     .save = distill_save,
-                                     .load = distill_load};
+                                     .save = distill_save};

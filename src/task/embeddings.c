@@ -8,7 +8,6 @@
  * own. */
 #include "contrast.h"
 #include "heads.h"
-#include "language_model.h"
 #include "pairs.h"
 #include "retrieval.h"
 #include "dtrain/pretrained/sentence.h"
@@ -20,19 +19,12 @@ typedef struct embedder {
     dt_pooling pooling;
     dt_contrast step, valid; /* of a step, and of a validation */
     bool *mine;              /* [step.n] groups of this rank */
-    int64_t first;           /* number of the batch's first group in the step */
     bool gathered;           /* the step's gradients are known before its micro-steps */
-    dt_micro micro;          /* of the current step, all but the batch */
     dt_retrieval found;      /* metrics of a validation */
-    int loss, n_queries, right, n_tok, n_samples;
+    int loss, n_queries, right;
 } embedder;
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-static void check(dt_task *t)
-{
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
-}
 
 /* A model without a head, and what sentence-transformers has to know of it. */
 static dt_err describe(dt_task *t, json_t *config)
@@ -83,8 +75,6 @@ static dt_err read_lengths(const dt_task *t, dt_contrast *c)
 static void declare(embedder *e, dt_sums *s)
 {
     e->n_queries = dt_sums_declare(s, "embed/queries", DT_SUM_UNITS, 1);
-    e->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    e->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     e->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "embed/queries");
     e->right = pairs_metric(s, "embed/accuracy", DT_SUM_UNITS, 1, "embed/queries");
     dt_retrieval_declare(&e->found, s, "embed/queries");
@@ -192,11 +182,6 @@ static dt_err exchange(dt_task *t, dt_contrast *c)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static int64_t first_of(const dt_task *t, int64_t micro)
-{
-    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
-}
-
 /* Losses and gradients of this rank's groups, from the embeddings of all. */
 static dt_err contrast(dt_task *t)
 {
@@ -214,34 +199,25 @@ static dt_err contrast(dt_task *t)
     return DT_OK;
 }
 
-/* The embeddings of all micro-steps, without gradients. */
-static dt_err look_ahead(dt_task *t, int64_t step)
+/* The embeddings of a micro-step, without gradients. */
+static dt_err look_at(dt_task *t, const dt_batch *b, int64_t step, int64_t first)
 {
     embedder *e = t->self;
-    for (int64_t micro = 0; micro < e->micro.n_micro; micro++) {
-        const dt_batch *b;
-        DT_TRY(dt_loader_batch(t->train, step, micro, &b));
-        dt_phase_enter(t->phase, "forward", "embeddings");
-        DT_TRY(dt_model_forward(t->model, b, true, step));
-        DT_TRY(dt_model_values(t->model, b, t->buffers.value));
-        keep(e, &e->step, b, t->buffers.value, NULL, first_of(t, micro));
-    }
-    return contrast(t);
+    dt_phase_enter(t->phase, "forward", "embeddings");
+    DT_TRY(dt_model_forward(t->model, b, true, step));
+    DT_TRY(dt_model_values(t->model, b, t->buffers.value));
+    keep(e, &e->step, b, t->buffers.value, NULL, first);
+    return DT_OK;
 }
 
-static dt_err embed_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+static dt_err embed_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts)
 {
     embedder *e = t->self;
-    dt_step_counts counts;
-    if (micro == 0) {
-        DT_TRY(answers_begin_step(t, step, &e->micro, &counts));
-        clear(&e->step);
-        e->gathered = e->micro.n_micro > 1;
-        if (e->gathered) DT_TRY(look_ahead(t, step));
-    }
-    *m = e->micro;
-    e->first = first_of(t, micro);
-    return dt_loader_batch(t->train, step, micro, &m->batch);
+    clear(&e->step);
+    e->gathered = t->micro.n_micro > 1;
+    if (!e->gathered) return DT_OK;
+    DT_TRY(dt_task_look_ahead(t, t->train, step, false, look_at));
+    return contrast(t);
 }
 
 static dt_err embed_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -250,12 +226,12 @@ static dt_err embed_weights(dt_task *t, const dt_micro *m, const dt_predictions 
     const dt_contrast *c = &e->step;
     const dt_batch *b = m->batch;
     if (!e->gathered) {
-        keep(e, &e->step, b, p->value, NULL, e->first);
+        keep(e, &e->step, b, p->value, NULL, t->first_sample);
         DT_TRY(contrast(t));
     }
     memset(w->dvalue, 0, (size_t)(b->n_tok * c->width) * sizeof *w->dvalue);
     for (text_at at = {-1, -1, 0}; next_text(b, &at);) {
-        const double *g = c->gradient + ((e->first + at.group) * c->n_texts + at.text) * c->width;
+        const double *g = c->gradient + ((t->first_sample + at.group) * c->n_texts + at.text) * c->width;
         int32_t first, end;
         pooled_rows(e, b, at.sequence, &first, &end);
         for (int32_t row = first; row < end; row++)
@@ -269,16 +245,14 @@ static void embed_collect(dt_task *t, const dt_micro *m, const dt_predictions *p
 {
     embedder *e = t->self;
     const dt_batch *b = m->batch;
-    dt_sums_count(t->sums, e->n_tok, b->n_tok);
-    dt_sums_count(t->sums, e->n_samples, b->n_samples);
     dt_sums_count(t->sums, e->n_queries, b->n_samples);
     if (m->validation) {
         keep(e, &e->valid, b, p->value, b->sample, 0);
         return;
     }
     for (int64_t i = 0; i < b->n_samples; i++) {
-        dt_sums_add(t->sums, e->loss, e->step.loss[e->first + i]);
-        dt_sums_count(t->sums, e->right, e->step.right[e->first + i] > 0);
+        dt_sums_add(t->sums, e->loss, e->step.loss[t->first_sample + i]);
+        dt_sums_count(t->sums, e->right, e->step.right[t->first_sample + i] > 0);
     }
 }
 
@@ -306,16 +280,19 @@ static void validate_block(dt_task *t, int64_t first, int64_t n)
     }
 }
 
-static dt_err embed_evaluate(dt_task *t, int64_t micro)
+static dt_err begin_validation(dt_task *t)
+{
+    clear(&((embedder *)t->self)->valid);
+    return DT_OK;
+}
+
+static dt_err end_validation(dt_task *t)
 {
     embedder *e = t->self;
     /* an evaluation has no steps: their size is that of the key */
     const int64_t given = t->cfg->batch_train_batch_size, block = t->ops->trains ? t->batching.train_batch_size
                                                                   : given > 0    ? given
                                                                                  : e->valid.n;
-    if (micro == 0) clear(&e->valid);
-    DT_TRY(lm_evaluate(t, micro));
-    if (micro + 1 < t->n_validation) return DT_OK;
     DT_TRY(exchange(t, &e->valid));
     for (int64_t first = 0; first < e->valid.n; first += block)
         validate_block(t, first, dt_min_i64(block, e->valid.n - first));
@@ -326,25 +303,14 @@ static dt_err embed_evaluate(dt_task *t, int64_t micro)
     return DT_OK;
 }
 
-const dt_task_ops embed_evaluation = {.name = "embed",
-                                      .no_dropout = true,
-                                      .self_nbytes = sizeof(embedder),
-                                      .describe = describe,
-                                      .open = embed_open,
-                                      .collect = embed_collect,
-                                      .evaluate = embed_evaluate};
+#define EMBEDDER                                                                                                       \
+    .name = "embed", .no_dropout = true, .self_nbytes = sizeof(embedder), .describe = describe, .open = embed_open,    \
+    .collect = embed_collect, .begin_validation = begin_validation, .end_validation = end_validation
 
-const dt_task_ops dt_task_embed = {.name = "embed",
+const dt_task_ops embed_evaluation = {EMBEDDER};
+const dt_task_ops dt_task_embed = {EMBEDDER,
                                    .trains = true,
-                                   .no_dropout = true,
                                    .watch = {"embed/accuracy"},
                                    .num_tokens = "embed/num_tokens",
-                                   .self_nbytes = sizeof(embedder),
-                                   .check = check,
-                                   .describe = describe,
-                                   .open = embed_open,
-                                   .next_micro = embed_next_micro,
-                                   .weights = embed_weights,
-                                   .collect = embed_collect,
-                                   .evaluate = embed_evaluate,
-                                   .step_after = dt_task_data_step_after};
+                                   .begin_step = embed_begin_step,
+                                   .weights = embed_weights};

@@ -2,10 +2,6 @@
 #include "known_teacher.h"
 #include <inttypes.h>
 
-static const char item[] = "teacher_logprobs";
-
-static int64_t identity(const dt_known_info *x) { return (int64_t)dt_mix64(dt_mix64(x->data ^ x->sum[0]) ^ x->sum[1]); }
-
 static dt_err check(const dt_known_teacher *k, const dt_task *t)
 {
     const dt_known_info *x = &k->file.info;
@@ -60,13 +56,24 @@ static void close_teacher(void *self, dt_task *t)
     dt_known_close(&k->file);
 }
 
+static dt_err compare(const void *self, const int64_t *found)
+{
+    const dt_known_teacher *k = self;
+    DT_CHECK(*found == k->key, DT_ERR_BASE,
+             "%s: expected the log-probabilities that the run started with, found others", k->file.path);
+    return DT_OK;
+}
+
 dt_err dt_known_teacher_open(dt_known_teacher *k, dt_task *t, const char *path)
 {
     static const dt_task_part_ops part = {.lay_out = lay_out, .begin = begin, .close = close_teacher};
     dt_task_hold(t, &part, k);
     DT_TRY(dt_known_open(&k->file, path, true));
     DT_TRY(check(k, t));
-    if (t->comm) DT_TRY(dt_task_reads(t, k->file.path, (uint64_t)identity(&k->file.info)));
+    const dt_known_info *x = &k->file.info;
+    k->key = (int64_t)dt_mix64(dt_mix64(x->data ^ x->sum[0]) ^ x->sum[1]);
+    dt_task_identity(t, "teacher_logprobs", 1, &k->key, compare, k);
+    if (t->comm) DT_TRY(dt_task_reads(t, k->file.path, (uint64_t)k->key));
     k->known.k = (int32_t)k->file.info.k;
     t->known = &k->known;
     t->model_opt->max_known = k->known.k;
@@ -81,21 +88,5 @@ dt_err dt_known_teacher_read(dt_known_teacher *k, const dt_batch *b)
         DT_TRY(dt_known_read(&k->file, first, n, k->known.token + at, k->known.logp + at));
         at += n * k->known.k;
     }
-    return DT_OK;
-}
-
-dt_err dt_known_teacher_save(const dt_known_teacher *k, dt_named_arrays *items)
-{
-    const int64_t key = identity(&k->file.info);
-    return dt_named_arrays_add(items, item, DT_NAMED_I64, 1, &key);
-}
-
-dt_err dt_known_teacher_load(const dt_known_teacher *k, const dt_named_arrays *items)
-{
-    int64_t key;
-    if (!dt_named_arrays_find(items, item)) return DT_OK;
-    DT_TRY(dt_named_arrays_get(items, item, DT_NAMED_I64, 1, &key));
-    DT_CHECK(key == identity(&k->file.info), DT_ERR_BASE,
-             "%s: expected the log-probabilities that the run started with, found others", k->file.path);
     return DT_OK;
 }

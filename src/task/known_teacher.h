@@ -8,20 +8,17 @@
 /** Initialise to {0}. */
 typedef struct dt_known_teacher {
     dt_known_file file;
+    int64_t key;    /* identifies the file */
     int64_t *first; /* [samples + 1] of t->train: index of each sample's first target */
     dt_known known; /* of the last batch */
 } dt_known_teacher;
 
 /** In open, after the data is open: open the file, add it to the task's parts, set t->known and the model's options.
- *  When the run begins, its checksums are verified. Errors are returned without the key. Local. DT_ERR_DATA: the file
+ *  When the run begins, its checksums are verified. A resume compares the file with that at the start of the run
+ *  (DT_ERR_BASE: it differs). Errors are returned without the key. Local. DT_ERR_DATA: the file
  *  does not match the data, the model or the temperature. */
 dt_err dt_known_teacher_open(dt_known_teacher *k, dt_task *t, const char *path);
 /** Read what is known of the targets of a batch of t->train. Local. DT_ERR_DATA. */
 dt_err dt_known_teacher_read(dt_known_teacher *k, const dt_batch *b);
-
-/** In save and load: compare the file with that at the start of the run. Local. DT_ERR_BASE: it differs. */
-enum { DT_KNOWN_TEACHER_NBYTES = 8 };
-dt_err dt_known_teacher_save(const dt_known_teacher *k, dt_named_arrays *items);
-dt_err dt_known_teacher_load(const dt_known_teacher *k, const dt_named_arrays *items);
 
 #endif

@@ -34,12 +34,12 @@ typedef struct kto {
     double *ratio;
     /* OF_ALL: [n_alloc] the reference's part of the ratios of this rank's samples of a step */
     double *of_reference;
-    int64_t n_alloc, first; /* first: number of the batch's first sample in the step; -1: a validation */
-    kto_running all, next;  /* OF_ALL: in checkpoints; after the current step */
-    double kl;              /* the average; OF_MISMATCHED: at least 0 */
-    dt_micro step;          /* of the current step, all but the batch */
+    bool knows_reference; /* of_reference has the current batch */
+    int64_t n_alloc;
+    kto_running all, next; /* OF_ALL: in checkpoints; after the current step */
+    double kl;             /* the average; OF_MISMATCHED: at least 0 */
     int loss, n_answers, n[N_LABELS], reward[N_LABELS], logp[N_LABELS], logit[N_LABELS], n_tok_of[N_LABELS];
-    int entropy, n_target, kl_of_step, kl_of_validation, n_tok, n_samples;
+    int entropy, n_target, kl_of_step, kl_of_validation;
 } kto;
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -60,8 +60,6 @@ static void declare(kto *k, dt_sums *s)
     char name[DT_SUM_NAME], of[DT_SUM_NAME], tokens[DT_SUM_NAME];
     k->n_answers = dt_sums_declare(s, "kto/answers", DT_SUM_UNITS, 1);
     k->n_target = dt_sums_declare(s, "kto/targets", DT_SUM_UNITS, 1);
-    k->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    k->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     k->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "kto/answers");
     for (int label = N_LABELS - 1; label >= 0; label--) {
         snprintf(of, sizeof of, "kto/%s", names[label]);
@@ -93,13 +91,6 @@ static dt_err check_keys(const dt_task *t, const kto *k)
                     "found %lld",
                     (long long)t->batching.train_batch_size);
     return DT_OK;
-}
-
-static void check(dt_task *t)
-{
-    if (!t->comm) return; /* --plan */
-    dt_task_need_data(t, "train", t->cfg->data_train);
-    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
 }
 
 /* Equation 8 of the paper: the weights of all good answers add up to 1 to 4/3 times those of all bad ones. Within a
@@ -142,18 +133,6 @@ static dt_err warn_of_data(const dt_task *t, const kto *k)
     return DT_OK;
 }
 
-static void open_reference(dt_task *t, kto *k)
-{
-    const dt_config *cfg = t->cfg;
-    const bool named = *cfg->kto_reference_path;
-    const char *path = named ? cfg->kto_reference_path : cfg->model_path;
-    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
-    dt_err err = dt_reference_open(&k->reference, t, path);
-    if (err == DT_OK)
-        err = dt_reference_follow(&k->reference, t, cfg->kto_sync_reference_steps, cfg->kto_sync_reference_mixup);
-    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(cfg, "kto", "reference_path", err) : err);
-}
-
 static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     kto *k = self;
@@ -184,8 +163,11 @@ static void kto_open(dt_task *t)
     dt_mistakes_add(t->mistakes, warn_of_data(t, k));
     t->model_opt->head |= DT_HEAD_MEAN_LOGIT;
     declare(k, t->sums);
-    open_reference(t, k);
-    t->saved_nbytes += DT_REFERENCE_NBYTES + 2 * sizeof(int64_t);
+    dt_reference_open_key(&k->reference, t, "kto", cfg->kto_reference_path, cfg->kto_sync_reference_steps,
+                          cfg->kto_sync_reference_mixup);
+    if (k->average != OF_ALL) return;
+    dt_task_state(t, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean, true);
+    dt_task_state(t, "ratio_count", DT_NAMED_I64, 1, &k->all.n, true);
 }
 
 /* ---- the average ratio ------------------------------------------------------------------------------------------- */
@@ -197,15 +179,13 @@ static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
     return sum;
 }
 
-/* Compute the ratios of one micro-batch. first: number of its first sample in the step. */
-static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
+/* Compute the ratios of one micro-batch. */
+static dt_err find_ratios(dt_task *t, const dt_batch *b, int64_t step, int64_t first)
 {
     kto *k = t->self;
-    float *logp = t->buffers.results.logp;
+    const float *logp = t->buffers.results.logp;
     DT_TRY(dt_reference_score(&k->reference, t, b));
-    dt_phase_enter(t->phase, "score", "policy");
-    DT_TRY(dt_model_forward(t->model, b, false, 0));
-    DT_TRY(dt_model_logp(t->model, b, 1.0f, logp, NULL, NULL));
+    DT_TRY(dt_task_logp(t, b));
     for (int64_t i = 0; i < b->n_samples; i++) {
         const double of_reference = sum_of(b, i, k->reference.logp);
         k->ratio[first + i] = sum_of(b, i, logp) - of_reference;
@@ -231,46 +211,43 @@ static dt_err average(dt_task *t, int64_t n)
     return DT_OK;
 }
 
-static int64_t first_of(const dt_task *t, int64_t micro)
-{
-    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
-}
-
 /* For a step of n samples, or for DT_EVALUATION. */
 static dt_err estimate(dt_task *t, dt_loader *l, int64_t step, int64_t n)
 {
     kto *k = t->self;
-    const dt_batch *b;
     if (k->average == OF_ALL) k->kl = k->all.mean;
     if (k->average == OF_NOTHING || (k->average == OF_ALL && step == DT_EVALUATION)) return DT_OK;
     memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
-    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
-        DT_TRY(k->average == OF_ALL ? dt_loader_batch(l, step, micro, &b)
-                                    : dt_loader_mismatched_batch(l, step, micro, &b));
-        DT_TRY(score(t, b, first_of(t, micro)));
-    }
+    DT_TRY(dt_task_look_ahead(t, l, step, k->average == OF_MISMATCHED, find_ratios));
     return average(t, n);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+static dt_err kto_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts)
 {
     kto *k = t->self;
-    if (micro == 0) {
-        dt_step_counts counts;
-        DT_TRY(answers_begin_step(t, step, &k->step, &counts));
-        DT_TRY(estimate(t, t->train, step, counts.n_samples));
-    }
-    *m = k->step;
-    k->first = first_of(t, micro);
-    DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
-    return k->of_reference ? DT_OK : dt_reference_score(&k->reference, t, m->batch);
+    k->knows_reference = k->of_reference;
+    return estimate(t, t->train, step, counts->n_samples);
 }
 
-static double ratio_of(const kto *k, const dt_batch *b, int64_t i, double logp)
+static dt_err begin_validation(dt_task *t)
 {
-    return logp - (k->of_reference && k->first >= 0 ? k->of_reference[k->first + i] : sum_of(b, i, k->reference.logp));
+    kto *k = t->self;
+    k->knows_reference = false;
+    return estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples);
+}
+
+static dt_err kto_score(dt_task *t, const dt_batch *b)
+{
+    kto *k = t->self;
+    return k->knows_reference ? DT_OK : dt_reference_score(&k->reference, t, b);
+}
+
+static double ratio_of(const dt_task *t, const dt_batch *b, int64_t i, double logp)
+{
+    const kto *k = t->self;
+    return logp - (k->knows_reference ? k->of_reference[t->first_sample + i] : sum_of(b, i, k->reference.logp));
 }
 
 /* The loss weight (1 - sigmoid(z)), bco -weight log sigmoid(z), with z = beta (ratio - kl) for a good answer, -beta
@@ -293,7 +270,7 @@ static dt_err kto_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     const dt_batch_labels *labels = dt_labels_of(b);
     for (int64_t i = 0; i < b->n_samples; i++) {
         double slope;
-        loss_of(k, ratio_of(k, b, i, sum_of(b, i, p->logp)), labels->good[i], &slope);
+        loss_of(k, ratio_of(t, b, i, sum_of(b, i, p->logp)), labels->good[i], &slope);
         for (int32_t at = b->seq_target[i]; at < b->seq_target[i + 1]; at++) w->u[at] = (float)(-slope * m->inv_norm);
     }
     return DT_OK;
@@ -322,10 +299,9 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const dt_batch *b = m->batch;
     const dt_batch_labels *labels = dt_labels_of(b);
     double slope;
-    dt_task_count_images(t, b);
     for (int64_t i = 0; i < b->n_samples; i++) {
         const bool good = labels->good[i];
-        const double logp = sum_of(b, i, p->logp), ratio = ratio_of(k, b, i, logp);
+        const double logp = sum_of(b, i, p->logp), ratio = ratio_of(t, b, i, logp);
         dt_sums_add(t->sums, k->loss, loss_of(k, ratio, good, &slope));
         dt_sums_add(t->sums, k->reward[good], k->beta * ratio);
         dt_sums_add(t->sums, k->logp[good], logp);
@@ -335,20 +311,6 @@ static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     if (m->validation) dt_sums_add(t->sums, k->kl_of_validation, shown_average(k));
     dt_sums_count(t->sums, k->n_answers, b->n_samples);
     dt_sums_count(t->sums, k->n_target, b->n_target);
-    dt_sums_count(t->sums, k->n_tok, b->n_tok);
-    dt_sums_count(t->sums, k->n_samples, b->n_samples);
-}
-
-static dt_err kto_evaluate(dt_task *t, int64_t micro)
-{
-    kto *k = t->self;
-    const dt_batch *b;
-    dt_phase_enter(t->phase, "read", "validation");
-    k->first = -1;
-    if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
-    DT_TRY(dt_reference_score(&k->reference, t, b));
-    return dt_task_forward(t, b);
 }
 
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
@@ -359,28 +321,6 @@ static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
     return dt_reference_after_step(&k->reference, t, step);
 }
 
-static dt_err kto_save(dt_task *t, dt_named_arrays *items)
-{
-    const kto *k = t->self;
-    dt_err err = dt_reference_save(&k->reference, items);
-    if (err == DT_OK && k->average == OF_ALL) {
-        err = dt_named_arrays_add(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
-        if (err == DT_OK) err = dt_named_arrays_add(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
-    }
-    return dt_comm_agree(t->comm, err);
-}
-
-static dt_err kto_load(dt_task *t, const dt_named_arrays *items)
-{
-    kto *k = t->self;
-    dt_err err = dt_reference_load(&k->reference, items);
-    if (err == DT_OK && k->average == OF_ALL && dt_named_arrays_find(items, "ratio_mean")) {
-        err = dt_named_arrays_get(items, "ratio_mean", DT_NAMED_F64, 1, &k->all.mean);
-        if (err == DT_OK) err = dt_named_arrays_get(items, "ratio_count", DT_NAMED_I64, 1, &k->all.n);
-    }
-    return dt_comm_agree(t->comm, err);
-}
-
 const dt_task_ops dt_task_kto = {.name = "kto",
                                  .trains = true,
                                  .no_dropout = true,
@@ -388,13 +328,11 @@ const dt_task_ops dt_task_kto = {.name = "kto",
                                  .watch = {"kto/rewards/margins", "kto/kl", "kto/delta"},
                                  .num_tokens = "kto/num_tokens",
                                  .self_nbytes = sizeof(kto),
-                                 .check = check,
+                                 .check = answers_check_policy,
                                  .open = kto_open,
-                                 .next_micro = kto_next_micro,
+                                 .begin_step = kto_begin_step,
+                                 .begin_validation = begin_validation,
+                                 .score = kto_score,
                                  .weights = kto_weights,
                                  .collect = kto_collect,
-                                 .evaluate = kto_evaluate,
-                                 .after_step = kto_after_step,
-                                 .step_after = dt_task_data_step_after,
-                                 .save = kto_save,
-                                 .load = kto_load};
+                                 .after_step = kto_after_step};

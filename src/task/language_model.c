@@ -3,7 +3,6 @@
  * sft.loss_type = dft each term is multiplied by p_t, as a constant. */
 #include "language_model.h"
 #include "dtrain/step/step.h"
-#include "pairs.h"
 #include "dtrain/core/plural.h"
 #include <math.h>
 #include <string.h>
@@ -20,8 +19,6 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *s, const char *nll)
     l->target = dt_sums_declare(s, "targets", DT_SUM_UNITS, 1);
     l->hit = dt_sums_declare(s, "hits", DT_SUM_UNITS, 1);
     l->entropy = dt_sums_declare(s, "entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT);
-    l->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    l->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "weight", NULL);
     if (nll) dt_sums_show(s, DT_SHOW_TRAIN, nll, nll, "weight", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "accuracy", "hits", "targets", NULL);
@@ -51,8 +48,6 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
     dt_sums_count(s, l->weight, b->weight_fixed);
     dt_sums_count(s, l->target, b->n_target);
     dt_sums_count(s, l->hit, n_hit);
-    dt_sums_count(s, l->n_tok, b->n_tok);
-    dt_sums_count(s, l->n_samples, b->n_samples);
 }
 
 /* ---- the task ---------------------------------------------------------------------------------------------------- */
@@ -69,26 +64,15 @@ static void warn_of_images(const dt_task *t)
 
 void lm_open(dt_task *t, bool training, const char *nll)
 {
-    language_model *l = t->self;
     const bool all = t->ops == &dt_task_sft && t->cfg->sft_train_on_inputs;
     dt_task_open_data(t, &(dt_task_data){.training = training, .validation = true, .prompt_targets = all});
     warn_of_images(t);
-    dt_lm_declare(&l->sums, t->sums, nll);
+    dt_lm_declare(t->self, t->sums, nll);
 }
 
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 {
-    const language_model *l = t->self;
-    dt_lm_collect(&l->sums, t->sums, m->batch, p);
-    dt_task_count_images(t, m->batch);
-}
-
-dt_err lm_evaluate(dt_task *t, int64_t micro)
-{
-    const dt_batch *b;
-    dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
-    return dt_task_forward(t, b);
+    dt_lm_collect(t->self, t->sums, m->batch, p);
 }
 
 /* The data, not the name of the task, determines the targets. */
@@ -118,21 +102,10 @@ static void open_sft(dt_task *t)
     warn_of_kind(t);
 }
 
-static void check(dt_task *t)
+dt_err lm_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts)
 {
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
-}
-
-dt_err lm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
-{
-    language_model *l = t->self;
-    if (micro == 0) {
-        dt_step_counts counts;
-        DT_TRY(answers_begin_step(t, step, &l->step, &counts));
-        l->step.inv_norm = counts.weight > 0 ? 1 / counts.weight : 0;
-    }
-    *m = l->step;
-    return dt_loader_batch(t->train, step, micro, &m->batch);
+    t->micro.inv_norm = counts->weight > 0 ? 1 / counts->weight : 0;
+    return DT_OK;
 }
 
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -143,9 +116,8 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 }
 
 #define LANGUAGE_MODEL                                                                                                 \
-    .trains = true, .images = true, .weights_known = true, .self_nbytes = sizeof(language_model), .check = check,      \
-    .next_micro = lm_next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                   \
-    .step_after = dt_task_data_step_after
+    .trains = true, .images = true, .weights_known = true, .self_nbytes = sizeof(dt_lm_sums),                          \
+    .begin_step = lm_begin_step, .weights = weights, .collect = lm_collect
 
 const dt_task_ops dt_task_pretrain = {.name = "pretrain", .whole_rows = true, .open = open_pretrain, LANGUAGE_MODEL};
 const dt_task_ops dt_task_sft = {.name = "sft", .open = open_sft, LANGUAGE_MODEL};

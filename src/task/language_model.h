@@ -4,17 +4,12 @@
 
 #include "dtrain/task/task.h"
 
-typedef struct language_model {
-    dt_lm_sums sums;
-    dt_micro step; /* of the current step, all but the batch */
-} language_model;
+/* Functions of a task whose t->self begins with dt_lm_sums. */
 
-/** training: open data.train. nll: as of dt_lm_declare. */
+/** In open. training: open data.train. nll: as of dt_lm_declare. Local. */
 void lm_open(dt_task *t, bool training, const char *nll);
-/** A micro-batch of t->train. */
-dt_err lm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m);
+/** The divisor of a step's loss is its sum of weights. Local. */
+dt_err lm_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts);
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
-/** A micro-batch of t->valid: forward and metrics. Does not use language_model. Collective. */
-dt_err lm_evaluate(dt_task *t, int64_t micro);
 
 #endif

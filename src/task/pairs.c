@@ -16,12 +16,11 @@ void answers_open(dt_task *t, const dt_task_data *what, int n_texts)
     if (t->model_opt->max_seq < n) t->model_opt->max_seq = (int32_t)n;
 }
 
-dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts)
+void answers_check_policy(dt_task *t)
 {
-    DT_TRY(dt_loader_step_counts(t->train, step, counts));
-    m->n_micro = (int)dt_loader_n_micro(t->train, step);
-    m->inv_norm = 1 / (double)counts->n_samples;
-    return DT_OK;
+    if (!t->comm) return; /* --plan */
+    dt_task_need_data(t, "train", t->cfg->data_train);
+    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
 }
 
 dt_err answers_add_up(const dt_task *t, double *x, int64_t n)

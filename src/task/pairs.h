@@ -8,9 +8,8 @@
  *  even if no file defines its lengths (--plan). n_texts: of a sample. */
 void answers_open(dt_task *t, const dt_task_data *what, int n_texts);
 
-/** In next_micro, for the first micro-step: the step's counts, its number of micro-steps, and 1 / its samples. Local.
- *  Errors of dt_loader_step_counts. */
-dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts);
+/** dt_task_ops.check: data.train and model.path are required, except for --plan. Local. */
+void answers_check_policy(dt_task *t);
 
 /** Sum x [n] over the axis data. Each value is 0 on all its ranks but one, so the sums are exact for any number of
  *  ranks. Collective on the axis. */

@@ -75,18 +75,11 @@ static dt_err note_weights(dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
-dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items)
+static dt_err compare_weights(const void *self, const int64_t *found)
 {
-    return r->weights[0] ? dt_named_arrays_add(items, "reference_weights", DT_NAMED_I64, 2, r->weights) : DT_OK;
-}
-
-dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items)
-{
+    const dt_reference *r = self;
     const dt_pretrained *from = &r->scorer.frozen.from;
-    int64_t before[2];
-    if (!r->weights[0] || !dt_named_arrays_find(items, "reference_weights")) return DT_OK;
-    DT_TRY(dt_named_arrays_get(items, "reference_weights", DT_NAMED_I64, 2, before));
-    DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
+    DT_CHECK(found[1] != r->weights[1] || found[0] == r->weights[0], DT_ERR_BASE,
              "%s%s%s: expected %s that the run started with, found another one", from->path,
              from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "", r->scorer.name);
     return DT_OK;
@@ -124,6 +117,7 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
                            ? dt_scorer_open_base(&r->scorer, t, name)
                            : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0);
     dt_task_hold(t, &part, r);
+    dt_task_identity(t, "reference_weights", 2, r->weights, compare_weights, r);
     DT_TRY(is_start && *t->cfg->lora_path ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
     r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
     return DT_OK;
@@ -157,6 +151,16 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
     r->sync_steps = sync_steps, r->mixup = mixup;
     t->kept = f, t->kept_name = "reference";
     return DT_OK;
+}
+
+void dt_reference_open_key(dt_reference *r, dt_task *t, const char *section, const char *value, int64_t sync_steps,
+                           double mixup)
+{
+    const char *path = *value ? value : t->cfg->model_path;
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    dt_err err = dt_reference_open(r, t, path);
+    if (err == DT_OK) err = dt_reference_follow(r, t, sync_steps, mixup);
+    dt_mistakes_add(t->mistakes, *value ? dt_config_lead_to(t->cfg, section, "reference_path", err) : err);
 }
 
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out)

@@ -24,19 +24,17 @@ typedef struct dt_reference {
  *  before; NULL: "the reference". With DT_HEAD_DIVERGENCE it becomes
  *  t->reference. If only adapters are trained and path is model.path, the reference is the model in training without
  *  its adapters. If that model starts with adapters (lora.path, or a checkpoint with adapters), the reference is a
- *  frozen copy with them. path NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of
- *  dt_scorer_open, without the key. */
+ *  frozen copy with them. path NULL, or "" in a plan: a model with the shape of the one in training. A resume compares
+ *  its weights with those at the start of the run, unless they follow the policy or have another type now (DT_ERR_BASE:
+ *  they differ). Local. Errors of dt_scorer_open, without the key. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** Call at most once, after dt_reference_open: every sync_steps steps, reference <- mixup policy + (1 - mixup)
  *  reference, in fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape differs from that of the
  *  model in training. DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
-
-/** In save and load: compare the weights with those at the start of the run, unless they follow the policy or have
- *  another type now. Local. DT_ERR_BASE: they differ. */
-enum { DT_REFERENCE_NBYTES = 16 };
-dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items);
-dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items);
+/** In open: both, for the value of [section] reference_path; "": model.path. Errors are added to t->mistakes. Local. */
+void dt_reference_open_key(dt_reference *r, dt_task *t, const char *section, const char *value, int64_t sync_steps,
+                           double mixup);
 
 /** Compute the batch's log-probabilities into r->logp, 0 without a target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);

@@ -2,7 +2,6 @@
  * reward is the value of a scalar head at a text's last token. Both texts of a pair share one forward. Safety models
  * also have a classification term, which separates safe from unsafe answers at score 0. */
 #include "dtrain/step/step.h"
-#include "language_model.h"
 #include "pair_loss.h"
 #include "pairs.h"
 #include "dtrain/core/plural.h"
@@ -10,9 +9,7 @@
 
 typedef struct reward_model {
     dt_pair_loss loss_of;
-    dt_micro step; /* of the current step, all but the batch */
-    int loss, n_pairs, n_preferences, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok,
-        n_samples;
+    int loss, n_pairs, n_preferences, correct, margin, reward, n_rewards, least, largest, safe, n_safety;
 } reward_model;
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -22,8 +19,6 @@ static void declare(reward_model *r, dt_sums *s, bool harmless)
     r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
     r->n_preferences = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
     r->n_rewards = dt_sums_declare(s, "rm/texts", DT_SUM_UNITS, 1);
-    r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     r->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "rm/pairs");
     r->correct = pairs_metric(s, "rm/accuracy", DT_SUM_UNITS, 1, "rm/preferences");
     r->margin = pairs_metric(s, "rm/margin", DT_SUM_LOSS, 1, "rm/preferences");
@@ -93,15 +88,6 @@ static void rm_open(dt_task *t)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static dt_err rm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
-{
-    reward_model *r = t->self;
-    dt_step_counts counts;
-    if (micro == 0) DT_TRY(answers_begin_step(t, step, &r->step, &counts));
-    *m = r->step;
-    return dt_loader_batch(t->train, step, micro, &m->batch);
-}
-
 /* Last token of a sequence. */
 static int32_t last_of(const dt_batch *b, int64_t sequence) { return b->seq_start[sequence + 1] - 1; }
 
@@ -162,9 +148,6 @@ static void rm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_add(t->sums, r->loss, loss);
     dt_sums_count(t->sums, r->n_pairs, b->n_samples);
     dt_sums_count(t->sums, r->n_rewards, DT_N_SIDES * b->n_samples);
-    dt_sums_count(t->sums, r->n_tok, b->n_tok);
-    dt_sums_count(t->sums, r->n_samples, b->n_samples);
-    dt_task_count_images(t, b);
 }
 
 const dt_task_ops dt_task_rm = {.name = "rm",
@@ -177,8 +160,5 @@ const dt_task_ops dt_task_rm = {.name = "rm",
                                 .self_nbytes = sizeof(reward_model),
                                 .check = check,
                                 .open = rm_open,
-                                .next_micro = rm_next_micro,
                                 .weights = rm_weights,
-                                .collect = rm_collect,
-                                .evaluate = lm_evaluate,
-                                .step_after = dt_task_data_step_after};
+                                .collect = rm_collect};

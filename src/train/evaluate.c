@@ -57,7 +57,7 @@ static dt_err sum_all(dt_run *run, int parts, validation_end *end)
     while (end->n_done < end->n) {
         DT_TRY(vote_on_stop(run, &p, end->n_done, &end->stop));
         if (end->stop) return DT_OK;
-        const dt_err err = end->n_done < n_data ? run->task.ops->evaluate(&run->task, end->n_done)
+        const dt_err err = end->n_done < n_data ? dt_task_evaluate(&run->task, end->n_done)
                                                 : dt_evals_micro(run->evals, &run->task, end->n_done - n_data);
         if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave(end);
         DT_TRY(err);

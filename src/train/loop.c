@@ -178,7 +178,7 @@ static dt_err compute_step(dt_run *run, const progress *p)
     dt_micro m = {.n_micro = 1};
     for (int a = 0; a < m.n_micro; a++) {
         dt_phase_enter(&run->phase, "read", "train");
-        DT_TRY(t->ops->next_micro(t, p->data_step, a, &m));
+        DT_TRY(dt_task_next_micro(t, p->data_step, a, &m));
         begin_micro(run, a, m.n_micro);
         DT_TRY(dt_task_micro_step(t, &m, p->step));
     }

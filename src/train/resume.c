@@ -33,7 +33,7 @@ static void report_new_position(const dt_run *run, const progress *p, const dt_c
  * from the data position. */
 static void set_data_position(dt_run *run, progress *p, const dt_config *before)
 {
-    p->data_step = run->task.ops->step_after(&run->task, p->samples);
+    p->data_step = dt_task_step_after(&run->task, p->samples);
     if (p->data_step == p->step) return;
     report_new_position(run, p, before);
     const bool by_rollouts = run->task.schedule_steps > 1;
@@ -385,7 +385,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     if (err == DT_OK) {
         take_counts(&meta, p);
         take_state(run, path, &meta, p);
-        if (run->task.ops->load) err = run->task.ops->load(&run->task, &meta.items);
+        err = dt_task_load(&run->task, &meta.items);
     }
     dt_ckpt_meta_free(&meta);
     return err;

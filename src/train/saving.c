@@ -12,7 +12,8 @@ bool run_saves_async(const dt_run *run) { return run_trains(run) && run->cfg.che
 size_t run_items_nbytes(const dt_run *run)
 {
     const dt_task *t = &run->task;
-    return t->ops->save ? (size_t)t->saved_nbytes + DT_CKPT_TASK_ITEMS * sizeof(int64_t) : 0; /* padding of each item */
+    return t->saved_nbytes > 0 ? (size_t)t->saved_nbytes + DT_CKPT_TASK_ITEMS * sizeof(int64_t)
+                               : 0; /* padding of each item */
 }
 
 dt_err run_open_saver(dt_run *run)
@@ -81,7 +82,7 @@ static dt_err gather(dt_run *run, const progress *p)
     dt_task *t = &run->task;
     DT_TRY(dt_comm_agree(run->comm, gather_local(run, p)));
     dt_phase_enter(&run->phase, "save", "");
-    return t->ops->save ? t->ops->save(t, &run->saving.meta.items) : DT_OK;
+    return dt_task_save(t, &run->saving.meta.items);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */

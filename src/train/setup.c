@@ -20,7 +20,7 @@ static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err)
 static void check_needed(dt_run *run)
 {
     dt_task *t = &run->task;
-    t->ops->check(t);
+    dt_task_check(t);
     if (run_trains(run) && run->comm)
         dt_task_need(t, "run", "output_dir", run->cfg.run_output_dir, "a directory for the run's files");
     NOTE_UNLESS(run, run_trains(run) || !dt_has_word("1, 2", run->cfg.zero_stage), &run->cfg, "zero", "stage",

@@ -34,10 +34,8 @@ dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, 
                             const dt_catalogue *items);
 /** Number of functions. Local. */
 int dt_rewards_n(const dt_rewards *w);
-/** Name of function k in metrics: "accuracy", the base name of a program or model, "rm" for runs/rm/hf; unique.
+/** Names in metrics: "accuracy", the base name of a program or model, "rm" for runs/rm/hf; unique. [n], borrowed.
  *  Local. */
-const char *dt_rewards_name(const dt_rewards *w, int k);
-/** All names: [n], borrowed. Local. */
 const char *const *dt_rewards_names(const dt_rewards *w);
 
 /** Compute the rewards of the rows first .. n_rows-1 of a rollout by all functions, on all ranks. Each rank queries its

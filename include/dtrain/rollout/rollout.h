@@ -78,7 +78,7 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
 dt_err dt_rollout_use(dt_rollout *r, dt_task *t, dt_model *m);
 /** Add the position in the prompts, the rows and the arrays to the items of a checkpoint (not if unsaved), and flush
  *  rollouts.jsonl to disk. Collective, agreed. DT_ERR_MEMORY, DT_ERR_WRITE. */
-dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items);
+dt_err dt_rollout_save(dt_rollout *r, dt_task *t, dt_named_arrays *items);
 /** Restore the items of dt_rollout_save. A rollout that was made with other options is discarded with a warning.
  *  Collective, agreed. DT_ERR_DATA: an item is missing or contradicts another. */
 dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_named_arrays *items);

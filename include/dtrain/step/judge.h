@@ -5,7 +5,7 @@
 
 #include "dtrain/step/scorer.h"
 
-/** A judge. {0} to begin. */
+/** A judge. {0} to begin; scorer.own_pos may be set. */
 typedef struct dt_judge {
     dt_scorer scorer;
     float *value; /* [max_tok] value of each token of the last batch */
@@ -16,9 +16,6 @@ typedef struct dt_judge {
  *  model", for messages; borrowed. Local. Errors of dt_scorer_open, without the key; loading it finds a missing scalar
  *  head (DT_ERR_DATA). */
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path);
-/** As dt_judge_open, for batches of the caller (dt_scorer_open_apart). */
-dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char *path, int32_t max_pos,
-                           int32_t max_seq);
 /** Compute j->value and j->score of a batch, which may be empty. Collective; a local error ends the job.
  *  DT_ERR_NONFINITE: a score is not finite; NaN would mean that it does not apply. */
 dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b);

@@ -12,8 +12,12 @@
 /** A scorer. {0} to begin. */
 typedef struct dt_scorer {
     const char *name; /* "the reference" */
-    bool generates;   /* set before it is opened: it also generates, with the cache of the model in training */
-    bool is_base;     /* it is the model in training without its adapters; frozen is {0} */
+    /* set before it is opened */
+    bool generates;  /* it also generates, with the cache of the model in training */
+    int32_t own_pos; /* its batches are the caller's, with its own tokenizer: of as many sequences as the task's, of at
+                      * most own_pos tokens, limited by the model's positions; opt has the limits. 0: the task's */
+
+    bool is_base; /* it is the model in training without its adapters; frozen is {0} */
     dt_frozen_model frozen;
     const dt_model_config *mc; /* of frozen, or of the model in training; NULL: an error was reported */
     const dt_unit *units;
@@ -31,10 +35,6 @@ typedef struct dt_scorer {
  *
  *  DT_ERR_DATA, without the key: no such model, or another vocabulary. */
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels);
-/** As dt_scorer_open, for batches of the caller with the scorer's own tokenizer: at most max_seq sequences of at most
- *  max_pos tokens, limited by the model's positions; s->opt has the limits. */
-dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
-                            int32_t max_seq);
 /** As dt_scorer_open, for the model in training without its adapters, if only adapters are trained: it has no own
  *  parameters. */
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name);

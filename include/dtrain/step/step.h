@@ -94,7 +94,7 @@ typedef struct dt_task dt_task;
 typedef struct dt_task_ops {
     const char *name; /* the value of run.task */
     /* true: it takes optimizer steps, saves and resumes. false: a run is one validation, without gradients and
-     * optimizer states; next_micro, weights and step_after may be NULL */
+     * optimizer states; weights may be NULL */
     bool trains;
     /** Is this tensor of the main model trained? Called once, before open; the same on all ranks. NULL: all tensors
      *  are, if the task trains. */
@@ -109,15 +109,16 @@ typedef struct dt_task_ops {
     const char *num_tokens; /* name of the metric that counts tokens since the start, as TRL's num_tokens; or NULL */
     size_t self_nbytes;     /* bytes of dt_task.self, which the run allocates, zeroed, and frees; 0: the task does */
 
-    /** Check that required keys are given, and add mistakes to t->mistakes. Local. */
+    /** Check that required keys are given, and add mistakes to t->mistakes. Local. NULL: data.train is required, except
+     *  for --plan. */
     void (*check)(dt_task *t);
     /** Set t->n_labels, and edit the model's config.json to describe the head, before the model's units are made. May
      *  read the data. Local, with the same result on all ranks. NULL: the head is that of n_labels. */
     dt_err (*describe)(dt_task *t, json_t *config);
-    /** Read the configuration, open and check the source of batches, and declare metrics: "loss", "tokens" and
-     *  "samples" if it trains; the first validation metric is "validation_loss". Sets fields of t, and increases limits
-     *  in t->model_opt. Local: errors are added to t->mistakes, and opening continues. The device may not be open
-     *  (t->dev->ops NULL). */
+    /** Read the configuration, open and check the source of batches, and declare metrics: "loss" if it trains; the
+     *  first validation metric is "validation_loss". The sums "tokens" and "samples" are declared before, and counted
+     *  for each batch. Sets fields of t, and increases limits in t->model_opt. Local: errors are added to t->mistakes,
+     *  and opening continues. The device may not be open (t->dev->ops NULL). */
     void (*open)(dt_task *t);
     /** Like the functions of dt_task_part_ops, for memory that belongs to no part; called after those of all parts.
      *  NULL: nothing to do. close: safe after an error in any of these, and twice. */
@@ -126,14 +127,26 @@ typedef struct dt_task_ops {
     void (*close)(dt_task *t);
 
     /** Provide micro-step `micro` of step `step` (counted over all epochs). May generate and score rollouts. Collective
-     *  if it uses a model; a local error ends the job. */
+     *  if it uses a model; a local error ends the job. NULL: batches come from t->train (dt_task_data_micro). */
     dt_err (*next_micro)(dt_task *t, int64_t step, int micro, dt_micro *m);
+    /** The next three are called by dt_task_data_micro and by a validation without `evaluate`. Collective if they use a
+     *  model; a local error ends the job. NULL: nothing to do.
+     *
+     *  begin_step: before the step's first batch; may set t->micro.inv_norm, which is 1 / counts->n_samples.
+     *  begin_validation: before the first batch of a validation.
+     *  score: run other models on a batch, before the forward of the model in training. */
+    dt_err (*begin_step)(dt_task *t, int64_t step, const dt_step_counts *counts);
+    dt_err (*begin_validation)(dt_task *t);
+    dt_err (*score)(dt_task *t, const dt_batch *b);
     dt_err (*weights)(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w); /* local */
     /** Forward and backward of all models in t->auxiliary, once per micro-step. Collective. NULL: there are none. */
     dt_err (*train_auxiliary)(dt_task *t, const dt_micro *m);
     void (*collect)(dt_task *t, const dt_micro *m, const dt_predictions *p); /* into t->sums; local */
-    /** Micro-step `micro` of t->n_validation of a validation, into t->sums. Collective, as it uses the model. */
+    /** Micro-step `micro` of t->n_validation of a validation, into t->sums. Collective, as it uses the model. NULL: a
+     *  batch of t->valid, its score, and dt_task_forward. */
     dt_err (*evaluate)(dt_task *t, int64_t micro);
+    /** After the last batch of such a validation: add sums that need all of them. Collective. NULL: nothing to do. */
+    dt_err (*end_validation)(dt_task *t);
 
     /** Called after the step's vote, when its sums are combined over all ranks (dt_sums_value) and its update is done,
      *  or skipped if applied is false. step: number of steps done, including this one. The task may change state for
@@ -145,10 +158,11 @@ typedef struct dt_task_ops {
     /** For dtrain-info: number of steps of a whole run, from samples_per_epoch and samples_per_step in its records; 0:
      *  unknown before its end. NULL: run.epochs decides. Local. */
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
-    /** The step at which a run resumes after this many samples, for any earlier batch size. Local. */
+    /** The step at which a run resumes after this many samples, for any earlier batch size. Local. NULL: that of the
+     *  position in t->train, or with next_micro the number of whole batches. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
-    /** Add the state that a resume needs in addition to the data position; rank 0's items are stored. Collective,
-     *  agreed. NULL, also for load: none. */
+    /** Add the state that a resume needs in addition to the data position and to dt_task_state; rank 0's items are
+     *  stored. Collective, agreed. NULL, also for load: none. */
     dt_err (*save)(dt_task *t, dt_named_arrays *items);
     /** Restore the items of save, on every rank, after the weights are loaded. Collective, agreed. */
     dt_err (*load)(dt_task *t, const dt_named_arrays *items);
@@ -170,7 +184,7 @@ typedef struct dt_task_part_ops {
     void (*close)(void *self, dt_task *t); /* local; safe after an error in open or begin */
 } dt_task_part_ops;
 
-enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48 };
+enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48, DT_MAX_TASK_STATE = 24 };
 
 /** A task of a run. The run lends its objects before `check`, except where noted. */
 struct dt_task {
@@ -247,20 +261,31 @@ struct dt_task {
         const char *name;
     } same_tower[DT_MAX_TASK_FILES]; /* dt_task_share_tower */
     int n_same_tower;
-    int images; /* index of the sum "images", which exists if model_opt->max_images > 0 */
-    int cells;  /* the same for the cells of images that are grids, if the model takes such images */
     /* set in begin: the reference of divergences (DT_HEAD_DIVERGENCE); its forward of a batch precedes the
      * micro-step's. NULL: none */
     dt_model *reference;
-    const dt_known *known;                    /* instead of it: what is known of its distributions of the next batch */
-    double kl_mix;                            /* of these divergences (dt_head_pass) */
-    double saved_nbytes;                      /* maximum bytes of the items of `save` */
+    const dt_known *known; /* instead of it: what is known of its distributions of the next batch */
+    double kl_mix;         /* of these divergences (dt_head_pass) */
+    double saved_nbytes;   /* maximum bytes of its items in a checkpoint */
+    struct dt_task_state {
+        const char *name;
+        dt_named_type type;
+        int64_t n;
+        void *data;
+        bool optional;
+        dt_err (*compare)(const void *self, const int64_t *found); /* of an identity; NULL: a value */
+        const void *self;
+    } state[DT_MAX_TASK_STATE]; /* dt_task_state, dt_task_identity */
+    int n_state;
     dt_trained auxiliary[DT_MAX_TRAINED - 1]; /* dt_task_train_auxiliary */
     int n_auxiliary;
     /* a frozen model that the task changes in after_step: stored in checkpoints like trained models. The task loads it;
      * a resume restores it from the checkpoint. NULL: none */
     dt_frozen_model *kept;
     const char *kept_name;
+
+    dt_micro micro;       /* of dt_task_data_micro: the current step, with its last batch */
+    int64_t first_sample; /* number of this rank's first sample of the batch, in the step or in the validation */
 
     /* set in after_step, 0 before: the number of following steps to skip. Skipped steps are not counted, the run is
      * shorter by as many, and their samples count as processed */
@@ -272,12 +297,33 @@ struct dt_task {
 /** Add a part, in open. plan and begin handle the parts in this order, and close in the reverse order. self: borrowed
  *  until it is closed. An error is added to t->mistakes. Local. */
 void dt_task_hold(dt_task *t, const dt_task_part_ops *ops, void *self);
-/** Open a task: t->self, then ops->open. Local; errors are added to t->mistakes. */
+/** Call ops->check, or its default. Local; errors are added to t->mistakes. */
+void dt_task_check(dt_task *t);
+/** Open a task: t->self, the sums "tokens" and "samples", then ops->open. Local; errors are added to t->mistakes. */
 void dt_task_open(dt_task *t);
 /** The functions of dt_task_part_ops for all parts, then that of the task. */
 dt_err dt_task_plan(const dt_task *t, int stage, dt_memory *memory);
 dt_err dt_task_begin(dt_task *t);
 void dt_task_close(dt_task *t);
+
+/* ---- state in checkpoints ---------------------------------------------------------------------------------------- */
+
+/** In open: store the n values of `data` in each checkpoint as `name`, and restore them at a resume. Adds their bytes
+ *  to t->saved_nbytes. name, data: borrowed until the task is closed. optional: without the item, the values are
+ *  unchanged; otherwise that is DT_ERR_DATA. An error is added to t->mistakes. Local. */
+void dt_task_state(dt_task *t, const char *name, dt_named_type type, int64_t n, void *data, bool optional);
+/** Store what identifies an input of the run, such as a hash. key[0] is 0 if it is unknown; it is then neither stored
+ *  nor compared. At a resume `compare` returns an error unless the identity that is found is the key. Otherwise as
+ *  dt_task_state, optional. */
+void dt_task_identity(dt_task *t, const char *name, int64_t n, int64_t *key,
+                      dt_err (*compare)(const void *self, const int64_t *found), const void *self);
+/** Add this state to the items of a checkpoint. Local. DT_ERR_MEMORY. */
+dt_err dt_task_save_state(const dt_task *t, dt_named_arrays *items);
+/** Restore and compare it. Local. DT_ERR_DATA: an item is missing or has another type. Errors of `compare`. */
+dt_err dt_task_load_state(const dt_task *t, const dt_named_arrays *items);
+/** This state, then ops->save or ops->load. Collective, agreed. */
+dt_err dt_task_save(dt_task *t, dt_named_arrays *items);
+dt_err dt_task_load(dt_task *t, const dt_named_arrays *items);
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------- */
 
@@ -295,6 +341,10 @@ size_t dt_task_buffers_nbytes(const dt_model_options *opt, int64_t n_values);
 
 /** 1 / t->temperature, for heads. Local. */
 float dt_task_inv_temperature(const dt_task *t);
+/** Call ops->next_micro, or its default. Collective if it uses a model; a local error ends the job. */
+dt_err dt_task_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m);
+/** Call ops->evaluate, or its default. Collective; a local error ends the job. */
+dt_err dt_task_evaluate(dt_task *t, int64_t micro);
 /** Run one micro-step: forward, weights, head, backward, metrics; also with an empty batch. step: key of dropout.
  *  Collective, as the model's units are acquired and released. A local error ends the job. */
 dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step);
@@ -357,10 +407,25 @@ dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_co
 const dt_data_info *dt_task_warned_data(const dt_task *t);
 /** Images of a sample, of grids cells, that --plan assumes without files; the model has a tower. Local. */
 int64_t dt_task_planned_images(const dt_task *t);
-/** Declare the sum "images", once model_opt->max_images is known, for tasks without dt_task_open_data. Local. */
+/** Number of this rank's first sample of micro-batch `micro`, in a step of t->train or in a validation. Local. */
+static inline int64_t dt_task_first_sample(const dt_task *t, int64_t micro)
+{
+    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
+}
+/** Provide micro-step `micro` of a step of t->train: ops->begin_step, the batch, ops->score. Sets t->micro and
+ *  t->first_sample. Collective if these use a model; a local error ends the job. */
+dt_err dt_task_data_micro(dt_task *t, int64_t step, int micro, dt_micro *m);
+/** Call `each` with every micro-batch of a step of l, or of DT_EVALUATION, and with the number of its first sample:
+ *  for values of the whole step that its first weights depend on. mismatched: of dt_loader_mismatched_batch. Collective
+ *  if `each` uses a model; a local error ends the job. */
+dt_err dt_task_look_ahead(dt_task *t, dt_loader *l, int64_t step, bool mismatched,
+                          dt_err (*each)(dt_task *t, const dt_batch *b, int64_t step, int64_t first));
+/** Log-probabilities of the targets of a batch by the model in training, without dropout, into
+ *  t->buffers.results.logp. Collective; a local error ends the job. */
+dt_err dt_task_logp(dt_task *t, const dt_batch *b);
+/** Declare the sum "images", and for images that are grids "cells", once model_opt->max_images is known, for tasks
+ *  without dt_task_open_data. Batches are counted like in "tokens". Local. */
 void dt_task_declare_images(dt_task *t);
-/** Add this rank's micro-batch to the sum "images", if it exists. Local. */
-void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features, if vision.feature_cache makes batches contain them; 0: they contain images. Local. */
 size_t dt_task_feature_nbytes(const dt_task *t);
 /** Bytes of an image in a batch, or of its features; 0: the model has no vision tower. Local. */
@@ -379,7 +444,9 @@ void dt_task_drop_features(dt_task *t);
 dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_unit *u), uint64_t *sum);
 /** Close t->train and t->valid, before the task is closed. Local. */
 void dt_task_close_data(dt_task *t);
-/** dt_task_ops.step_after for tasks that take the samples of t->train in order, a batch per step. Local. */
+/** Call ops->step_after, or its default. Local. */
+int64_t dt_task_step_after(const dt_task *t, int64_t samples);
+/** The same for tasks that take the samples of t->train in order, a batch per step. Local. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples);
 
 #endif

@@ -283,21 +283,17 @@ static dt_err own_distances(const dt_sid *s, const dt_sid_points *p, const dt_si
 {
     const int64_t K = b->n_codes;
     const dt_device_ops *ops = s->dev->ops;
-    dt_buf index = {0}, score = {0};
+    sid_choice c; /* tokens are indices of rows */
     int64_t *place = malloc((size_t)s->block * sizeof *place), m, at = 0;
-    int32_t *row = malloc((size_t)s->block * sizeof *row);
     float *host = malloc((size_t)(s->block * K) * sizeof *host);
-    dt_err err = place && row && host ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a block's distances");
-    const size_t score_nbytes = (size_t)(s->block * K) * sizeof(float);
-    if (err == DT_OK)
-        err = dt_buf_alloc(&index, s->dev, DT_ON_DEVICE, (size_t)s->block * sizeof *row, DT_MEM_ACTIVATIONS);
-    if (err == DT_OK) err = dt_buf_alloc(&score, s->dev, DT_ON_DEVICE, score_nbytes, DT_MEM_ACTIVATIONS);
-    while (err == DT_OK && (m = own_items(s, item, n, &at, place, row)) > 0) {
-        err = ops->copy(s->dev, index.ptr, row, (size_t)m * sizeof *row, s->stream);
+    dt_err err = sid_choice_alloc(s, &c);
+    if (err == DT_OK && !(place && host)) err = dt_fail(DT_ERR_MEMORY, "out of memory for a block's distances");
+    while (err == DT_OK && (m = own_items(s, item, n, &at, place, c.token_host)) > 0) {
+        err = ops->copy(s->dev, c.token.ptr, c.token_host, (size_t)m * sizeof *c.token_host, s->stream);
         if (err == DT_OK)
-            err = ops->gather_rows(s->dev, p->rows.ptr, index.ptr, p->scratch.ptr, m, p->width, DT_F32, s->stream);
-        if (err == DT_OK) err = scores(s, b, p->scratch.ptr, m, score.ptr);
-        if (err == DT_OK) err = ops->copy(s->dev, host, score.ptr, (size_t)(m * K) * sizeof *host, s->stream);
+            err = ops->gather_rows(s->dev, p->rows.ptr, c.token.ptr, p->scratch.ptr, m, p->width, DT_F32, s->stream);
+        if (err == DT_OK) err = scores(s, b, p->scratch.ptr, m, c.score.ptr);
+        if (err == DT_OK) err = ops->copy(s->dev, host, c.score.ptr, (size_t)(m * K) * sizeof *host, s->stream);
         err = sid_wait(s, err);
         for (int64_t i = 0; i < m && err == DT_OK; i++) {
             const double norm = p->norm[item ? item[place[i]] : place[i]];
@@ -307,10 +303,8 @@ static dt_err own_distances(const dt_sid *s, const dt_sid_points *p, const dt_si
             }
         }
     }
-    dt_buf_free(&index);
-    dt_buf_free(&score);
+    sid_choice_free(&c);
     free(place);
-    free(row);
     free(host);
     return err;
 }

@@ -72,17 +72,9 @@ void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
 
 void dt_batch_beta_keep(dt_batch_beta *b) { b->state = b->next; }
 
-dt_err dt_batch_beta_save(const dt_batch_beta *b, dt_named_arrays *items)
+void dt_batch_beta_store(dt_batch_beta *b, dt_task *t)
 {
-    DT_TRY(dt_named_arrays_add(items, "gap_mean", DT_NAMED_F64, 1, &b->state.mean));
-    DT_TRY(dt_named_arrays_add(items, "gap_std", DT_NAMED_F64, 1, &b->state.deviation));
-    return dt_named_arrays_add(items, "gap_steps", DT_NAMED_I64, 1, &b->state.n_steps);
-}
-
-dt_err dt_batch_beta_load(dt_batch_beta *b, const dt_named_arrays *items)
-{
-    if (!dt_named_arrays_find(items, "gap_mean")) return DT_OK;
-    DT_TRY(dt_named_arrays_get(items, "gap_mean", DT_NAMED_F64, 1, &b->state.mean));
-    DT_TRY(dt_named_arrays_get(items, "gap_std", DT_NAMED_F64, 1, &b->state.deviation));
-    return dt_named_arrays_get(items, "gap_steps", DT_NAMED_I64, 1, &b->state.n_steps);
+    dt_task_state(t, "gap_mean", DT_NAMED_F64, 1, &b->state.mean, true);
+    dt_task_state(t, "gap_std", DT_NAMED_F64, 1, &b->state.deviation, true);
+    dt_task_state(t, "gap_steps", DT_NAMED_I64, 1, &b->state.n_steps, true);
 }

@@ -8,7 +8,7 @@
 #define DTRAIN_TASK_BATCH_BETA_H
 
 #include "../pair_loss.h"
-#include "dtrain/core/named_arrays.h"
+#include "dtrain/step/step.h"
 
 /** Moments of the gaps of the steps so far. */
 typedef struct dt_gap_state {
@@ -48,9 +48,7 @@ void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
 /** Accept the next state: the step's update was applied. */
 void dt_batch_beta_keep(dt_batch_beta *b);
 
-enum { DT_BATCH_BETA_NBYTES = 3 * 8 }; /* maximum bytes of save's items */
-/** Save to and load from a checkpoint. If the checkpoint has no such state, b is unchanged. Local. */
-dt_err dt_batch_beta_save(const dt_batch_beta *b, dt_named_arrays *items);
-dt_err dt_batch_beta_load(dt_batch_beta *b, const dt_named_arrays *items);
+/** In open: store its state in checkpoints. Without its items, b is unchanged at a resume. Local. */
+void dt_batch_beta_store(dt_batch_beta *b, dt_task *t);
 
 #endif

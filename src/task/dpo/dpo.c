@@ -17,10 +17,8 @@
 
 static void check(dt_task *t)
 {
-    if (!t->comm) return; /* --plan */
-    dt_task_need_data(t, "train", t->cfg->data_train);
-    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
-    if (t->cfg->dpo_precompute_reference)
+    answers_check_policy(t);
+    if (t->comm && t->cfg->dpo_precompute_reference)
         dt_task_need(t, "run", "output_dir", t->cfg->run_output_dir,
                      "a directory for the precomputed log-probabilities");
 }
@@ -131,21 +129,16 @@ static dt_err read_settings(const dt_task *t, dpo *d)
     return check_settings(cfg, d);
 }
 
-static dt_err open_reference(dt_task *t, dpo *d, const char *path)
-{
-    const dt_config *cfg = t->cfg;
-    if (cfg->dpo_precompute_reference) return dt_precomputed_open(&d->precomputed, t, path);
-    DT_TRY(dt_reference_open(&d->reference, t, path));
-    return dt_reference_follow(&d->reference, t, cfg->dpo_sync_reference_steps, cfg->dpo_sync_reference_mixup);
-}
+static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
 
 static void open_models(dt_task *t, dpo *d)
 {
     static const char *const names[DPO_GOALS] = {"the helpful model", "the harmless model"}, *const keys[DPO_GOALS] = {
                                                                                                  "helpful_path",
                                                                                                  "harmless_path"};
-    const bool named = *t->cfg->dpo_reference_path;
-    const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
+    const dt_config *cfg = t->cfg;
+    const bool named = *cfg->dpo_reference_path;
+    const char *path = named ? cfg->dpo_reference_path : cfg->model_path;
     if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
     for (int goal = 0; goal < DPO_GOALS; goal++) {
         if (!d->has_judge[goal]) continue;
@@ -153,8 +146,13 @@ static void open_models(dt_task *t, dpo *d)
         dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, "dpo", keys[goal], err));
     }
     if (d->alone) return;
-    const dt_err err = open_reference(t, d, path);
-    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
+    if (!precomputes(t)) {
+        dt_reference_open_key(&d->reference, t, "dpo", cfg->dpo_reference_path, cfg->dpo_sync_reference_steps,
+                              cfg->dpo_sync_reference_mixup);
+        return;
+    }
+    const dt_err err = dt_precomputed_open(&d->precomputed, t, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(cfg, "dpo", "reference_path", err) : err);
 }
 
 /* Image placeholders are no targets. */
@@ -216,10 +214,9 @@ static void dpo_open(dt_task *t)
     dt_mistakes_add(t->mistakes, count_validation(t, d));
     open_models(t, d);
     say_margins(t, d);
-    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES + DT_REFERENCE_NBYTES;
+    if (d->has_judge[DPO_HARMLESS]) dt_multiplier_store(&d->multiplier, t);
+    if (d->beta_rule == DPO_BETA_OF_BATCH) dt_batch_beta_store(&d->batch_beta, t);
 }
-
-static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
@@ -232,7 +229,7 @@ dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
 
 const float *dpo_reference_logp(const dpo *d) { return d->precomputed.logp ? d->precomputed.logp : d->reference.logp; }
 
-static dt_err score(dt_task *t, const dt_batch *b)
+static dt_err dpo_score(dt_task *t, const dt_batch *b)
 {
     dpo *d = t->self;
     for (int goal = 0; goal < DPO_GOALS; goal++)
@@ -240,30 +237,20 @@ static dt_err score(dt_task *t, const dt_batch *b)
     return dpo_score_reference(t, b);
 }
 
-static dt_err begin_step(dt_task *t, int64_t step)
-{
-    dpo *d = t->self;
-    dt_step_counts counts;
-    DT_TRY(answers_begin_step(t, step, &d->step, &counts));
-    d->inv_chosen = 1 / (double)counts.n_chosen;
-    d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
-    return d->aot.number || d->batch_beta.gap ? dpo_match(t, t->train, step, counts.n_samples) : DT_OK;
-}
-
-int64_t dpo_first_pair(const dt_task *t, int64_t micro)
-{
-    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
-}
-
-static dt_err dpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+static dt_err dpo_begin_step(dt_task *t, int64_t step, const dt_step_counts *counts)
 {
     dpo *d = t->self;
     d->part = DT_OF_TRAINING;
-    if (micro == 0) DT_TRY(begin_step(t, step));
-    *m = d->step;
-    d->first_pair = dpo_first_pair(t, micro);
-    DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
-    return score(t, m->batch);
+    d->inv_chosen = 1 / (double)counts->n_chosen;
+    d->pairs_per_token[0] = (double)counts->n_samples / (double)counts->n_chosen;
+    return d->aot.number || d->batch_beta.gap ? dpo_match(t, t->train, step, counts->n_samples) : DT_OK;
+}
+
+static dt_err begin_validation(dt_task *t)
+{
+    dpo *d = t->self;
+    d->part = DT_OF_VALIDATION;
+    return d->aot.number ? dpo_match(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples) : DT_OK;
 }
 
 static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
@@ -274,19 +261,6 @@ static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
         dpo_weigh(t, b, k, &a, p, m->inv_norm, w);
     }
     return DT_OK;
-}
-
-static dt_err dpo_evaluate(dt_task *t, int64_t micro)
-{
-    dpo *d = t->self;
-    const dt_batch *b;
-    dt_phase_enter(t->phase, "read", "validation");
-    d->part = DT_OF_VALIDATION;
-    if (micro == 0 && d->aot.number) DT_TRY(dpo_match(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
-    d->first_pair = dpo_first_pair(t, micro);
-    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &b));
-    DT_TRY(score(t, b));
-    return dt_task_forward(t, b);
 }
 
 /* Count the multiplier that the step used, then update it. */
@@ -316,25 +290,6 @@ static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
     return dt_reference_after_step(&d->reference, t, step);
 }
 
-static dt_err save(const dt_task *t, dt_named_arrays *items)
-{
-    const dpo *d = t->self;
-    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
-    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : dt_reference_save(&d->reference, items);
-}
-
-static dt_err load(const dt_task *t, const dt_named_arrays *items)
-{
-    dpo *d = t->self;
-    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
-    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
-    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : dt_reference_load(&d->reference, items);
-}
-
-static dt_err dpo_save(dt_task *t, dt_named_arrays *items) { return dt_comm_agree(t->comm, save(t, items)); }
-static dt_err dpo_load(dt_task *t, const dt_named_arrays *items) { return dt_comm_agree(t->comm, load(t, items)); }
-
 const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .trains = true,
                                  .no_dropout = true,
@@ -344,11 +299,9 @@ const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .self_nbytes = sizeof(dpo),
                                  .check = check,
                                  .open = dpo_open,
-                                 .next_micro = dpo_next_micro,
+                                 .begin_step = dpo_begin_step,
+                                 .begin_validation = begin_validation,
+                                 .score = dpo_score,
                                  .weights = dpo_weights,
                                  .collect = dpo_collect,
-                                 .evaluate = dpo_evaluate,
-                                 .after_step = dpo_after_step,
-                                 .step_after = dt_task_data_step_after,
-                                 .save = dpo_save,
-                                 .load = dpo_load};
+                                 .after_step = dpo_after_step};

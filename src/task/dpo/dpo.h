@@ -17,7 +17,7 @@ enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
 typedef enum dpo_beta_rule { DPO_BETA_OF_MARGIN, DPO_BETA_OF_FACTOR, DPO_BETA_OF_BATCH } dpo_beta_rule;
 
 typedef struct dpo_sums {
-    int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
+    int loss, n_pairs, correct, n_chosen, hit, entropy, n_target;
     int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], logit[DT_N_SIDES], n_rejected, kl;
     int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
     int cost, cost_ema, lambda, nll, n_text, log_odds, log_odds_ratio;
@@ -37,8 +37,6 @@ typedef struct dpo {
     dt_multiplier multiplier;
     dt_aot aot;
     dt_batch_beta batch_beta; /* for DPO_BETA_OF_BATCH */
-    dt_micro step;            /* of the current step, all but the batch */
-    int64_t first_pair;       /* number of the batch's first pair in aot and batch_beta */
     dt_precomputed_part part;
     double inv_chosen; /* 1 / (number of tokens of the step's chosen answers) */
     /* factor that converts a mean over the tokens of chosen answers into a term of a sum over pairs: for the step, and
@@ -88,8 +86,6 @@ dpo_targets dpo_targets_of(const dt_batch *b, int64_t s);
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
 /** The reference's log-probabilities of the last batch: [n_tok], borrowed; NULL: no reference. */
 const float *dpo_reference_logp(const dpo *d);
-/** Number of the first pair of this rank's micro-batch, among the pairs of the step or of the validation. */
-int64_t dpo_first_pair(const dt_task *t, int64_t micro);
 /** The maximum n_pairs of dpo_match. */
 int64_t dpo_max_pairs(const dt_task *t);
 

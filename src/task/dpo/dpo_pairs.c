@@ -86,8 +86,8 @@ dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt
     a.nll = -a.sum_logp[0];
     for (int32_t i = b->seq_target[DT_N_SIDES * k]; i < dpo_targets_of(b, DT_N_SIDES * k).first; i++)
         a.nll -= (double)p->logp[i];
-    if (d->aot.number) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
-    if (d->batch_beta.gap && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[d->first_pair + k];
+    if (d->aot.number) memcpy(a.pair.partner, d->aot.partner[t->first_sample + k], sizeof a.pair.partner);
+    if (d->batch_beta.gap && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[t->first_sample + k];
     judge(t, b, k, &a);
     return a;
 }

@@ -19,15 +19,13 @@ static void note_answers(const dpo_answers *a, double *x)
 }
 
 /* Evaluate the pairs of this rank's micro-batch. The values of other ranks' pairs stay 0. */
-static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
+static dt_err look_at(dt_task *t, const dt_batch *b, int64_t step, int64_t first)
 {
     dpo *d = t->self;
     const dt_predictions p = {.logp = t->buffers.results.logp};
     DT_TRY(dpo_score_reference(t, b));
-    dt_phase_enter(t->phase, "score", "policy");
-    DT_TRY(dt_model_forward(t->model, b, false, 0));
-    DT_TRY(dt_model_logp(t->model, b, 1.0f, t->buffers.results.logp, NULL, NULL));
-    d->first_pair = first;
+    DT_TRY(dt_task_logp(t, b));
+    t->first_sample = first;
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_pair_of(t, b, k, &p);
         if (d->aot.number) note_answers(&a, d->aot.number + (first + k) * DT_AOT_NUMBERS);
@@ -45,12 +43,8 @@ static void clear(dpo *d)
 dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs)
 {
     dpo *d = t->self;
-    const dt_batch *b;
     clear(d);
-    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
-        DT_TRY(dt_loader_batch(l, step, micro, &b));
-        DT_TRY(score(t, b, dpo_first_pair(t, micro)));
-    }
+    DT_TRY(dt_task_look_ahead(t, l, step, false, look_at));
     DT_TRY(dt_fault("task.pairs"));
     if (d->aot.number) {
         DT_TRY(answers_add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));

@@ -12,8 +12,6 @@ static void declare_common(dpo_sums *d, dt_sums *s)
     d->n_chosen = dt_sums_declare(s, "dpo/tokens_of_chosen", DT_SUM_UNITS, 1);
     d->n_rejected = dt_sums_declare(s, "dpo/tokens_of_rejected", DT_SUM_UNITS, 1);
     d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
-    d->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    d->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     d->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "dpo/pairs");
     d->reward[0] = pairs_metric(s, "dpo/rewards/chosen", DT_SUM_LOSS, 1, "dpo/pairs");
     d->reward[1] = pairs_metric(s, "dpo/rewards/rejected", DT_SUM_LOSS, 1, "dpo/pairs");
@@ -146,7 +144,6 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const dt_batch *b = m->batch;
     const double per_token = d->pairs_per_token[m->validation];
     double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
-    dt_task_count_images(t, b);
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_pair_of(t, b, k, p);
         loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);
@@ -157,6 +154,4 @@ void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_add(t->sums, d->sums.loss, loss);
     collect_tokens(t, b, p);
     dt_sums_count(t->sums, d->sums.n_pairs, b->n_samples);
-    dt_sums_count(t->sums, d->sums.n_tok, b->n_tok);
-    dt_sums_count(t->sums, d->sums.n_samples, b->n_samples);
 }

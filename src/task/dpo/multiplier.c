@@ -23,6 +23,7 @@ void dt_multiplier_step(dt_multiplier *m, double level)
     const double value = dt_multiplier_value(m), violation = level - m->limit, free = exp(m->log_value);
     if ((free > m->max && violation < 0) || (free < m->min && violation > 0)) m->log_value = log(value);
     m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(MIN_LAMBDA)), log(MAX_LAMBDA));
+    m->value = dt_multiplier_value(m);
 }
 
 void dt_multiplier_update(dt_multiplier *m, double cost)
@@ -31,20 +32,11 @@ void dt_multiplier_update(dt_multiplier *m, double cost)
     dt_multiplier_step(m, m->ema);
 }
 
-dt_err dt_multiplier_save(const dt_multiplier *m, dt_named_arrays *items)
+void dt_multiplier_store(dt_multiplier *m, dt_task *t)
 {
-    const double value = dt_multiplier_value(m);
-    DT_TRY(dt_named_arrays_add(items, "lambda", DT_NAMED_F64, 1,
-                               &value)); /* for users: can be computed from the next item */
-    DT_TRY(dt_named_arrays_add(items, "log_lambda", DT_NAMED_F64, 1, &m->log_value));
-    DT_TRY(dt_named_arrays_add(items, "cost_ema", DT_NAMED_F64, 1, &m->ema));
-    return dt_named_arrays_add(items, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs);
-}
-
-dt_err dt_multiplier_load(dt_multiplier *m, const dt_named_arrays *items)
-{
-    if (!dt_named_arrays_find(items, "log_lambda")) return DT_OK;
-    DT_TRY(dt_named_arrays_get(items, "log_lambda", DT_NAMED_F64, 1, &m->log_value));
-    DT_TRY(dt_named_arrays_get(items, "cost_ema", DT_NAMED_F64, 1, &m->ema));
-    return dt_named_arrays_get(items, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs);
+    m->value = dt_multiplier_value(m);
+    dt_task_state(t, "lambda", DT_NAMED_F64, 1, &m->value, true);
+    dt_task_state(t, "log_lambda", DT_NAMED_F64, 1, &m->log_value, true);
+    dt_task_state(t, "cost_ema", DT_NAMED_F64, 1, &m->ema, true);
+    dt_task_state(t, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs, true);
 }

@@ -5,14 +5,14 @@
 #ifndef DTRAIN_TASK_MULTIPLIER_H
 #define DTRAIN_TASK_MULTIPLIER_H
 
-#include "dtrain/config/config.h"
-#include "dtrain/core/named_arrays.h"
+#include "dtrain/step/step.h"
 
 typedef struct dt_multiplier {
     double lr;        /* eta */
     double min, max;  /* bounds of lambda */
     double limit;     /* d */
     double log_value; /* log(lambda) before the bounds are applied */
+    double value;     /* dt_multiplier_value, for users of checkpoints */
     double ema;       /* moving average of costs; meaningless before the first */
     int64_t n_costs;  /* costs so far */
 } dt_multiplier;
@@ -32,9 +32,7 @@ void dt_multiplier_step(dt_multiplier *m, double level);
 /** Add a cost: ema <- 0.95 ema + 0.05 cost (first time: cost), then update with ema as the level. */
 void dt_multiplier_update(dt_multiplier *m, double cost);
 
-enum { DT_MULTIPLIER_NBYTES = 4 * 8 }; /* bytes of save's items */
-/** Save to and load from a checkpoint. If the checkpoint has no such state, m is unchanged. Local. */
-dt_err dt_multiplier_save(const dt_multiplier *m, dt_named_arrays *items);
-dt_err dt_multiplier_load(dt_multiplier *m, const dt_named_arrays *items);
+/** In open: store it in checkpoints. Without its items, m is unchanged at a resume. Local. */
+void dt_multiplier_store(dt_multiplier *m, dt_task *t);
 
 #endif

@@ -276,6 +276,14 @@ static void close_file(void *self, dt_task *t)
     free(p->path);
 }
 
+static dt_err compare(const void *self, const int64_t *found)
+{
+    const dt_precomputed *p = self;
+    DT_CHECK((uint64_t)*found == p->key[DT_KEY_MODEL], DT_ERR_DATA,
+             "%s: expected the reference that the run started with, found another one", p->model.from.path);
+    return DT_OK;
+}
+
 static const dt_task_part_ops as_part = {.lay_out = lay_out, .begin = begin, .close = close_file};
 
 dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path)
@@ -283,6 +291,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
     p->fd = -1;
     dt_task_hold(t, &as_part, p);
+    dt_task_identity(t, "reference_key", 1, (int64_t *)&p->key[DT_KEY_MODEL], compare, p);
     if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
     p->model.model_part = dt_task_model_part(t);
     const dt_err err =
@@ -306,21 +315,5 @@ dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt
         DT_TRY(dt_read_at(p->fd, p->path, at_sample(p, part, b->sample[k]), p->logp + first,
                           (size_t)(end - first) * sizeof *p->logp));
     }
-    return DT_OK;
-}
-
-dt_err dt_precomputed_save(const dt_precomputed *p, dt_named_arrays *items)
-{
-    const int64_t key = (int64_t)p->key[DT_KEY_MODEL];
-    return dt_named_arrays_add(items, "reference_key", DT_NAMED_I64, 1, &key);
-}
-
-dt_err dt_precomputed_load(const dt_precomputed *p, const dt_named_arrays *items)
-{
-    int64_t key;
-    if (!dt_named_arrays_find(items, "reference_key")) return DT_OK;
-    DT_TRY(dt_named_arrays_get(items, "reference_key", DT_NAMED_I64, 1, &key));
-    DT_CHECK((uint64_t)key == p->key[DT_KEY_MODEL], DT_ERR_DATA,
-             "%s: expected the reference that the run started with, found another one", p->model.from.path);
     return DT_OK;
 }

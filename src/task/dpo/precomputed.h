@@ -28,16 +28,12 @@ typedef struct dt_precomputed {
 
 /** In open, after the data is open and t->model_opt covers the batches: add it to the task's parts. When the run
  *  begins, it computes the file or verifies the existing one (DT_ERR_DATA: it does not match or was modified), and
- *  leaves the reference's weights in t->zero. model_path as in dt_reference_open. Errors are returned without the key:
+ *  leaves the reference's weights in t->zero. A resume compares the reference with that at the start of the run
+ *  (DT_ERR_DATA: it differs). model_path as in dt_reference_open. Errors are returned without the key:
  *  no such model, or another shape than the model in training. Local. */
 dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path);
 
 /** Read p->logp for a batch of pairs. Local. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b);
-
-/** Save and compare the identity of the reference in a checkpoint; DT_ERR_DATA if it differs. Local. */
-enum { DT_PRECOMPUTED_NBYTES = 8 };
-dt_err dt_precomputed_save(const dt_precomputed *p, dt_named_arrays *items);
-dt_err dt_precomputed_load(const dt_precomputed *p, const dt_named_arrays *items);
 
 #endif

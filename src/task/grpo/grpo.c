@@ -47,18 +47,6 @@ static void open_rollout(grpo *g, dt_task *t)
     grpo_open_validation(g, t, &opt);
 }
 
-/* A plan without a model uses the shape of the model in training. */
-static void open_reference(grpo *g, dt_task *t)
-{
-    const bool named = *t->cfg->grpo_reference_path;
-    const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
-    if (g->beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
-    const dt_err err = dt_reference_open(&g->reference, t, path);
-    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
-    dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
-                                                     t->cfg->grpo_sync_reference_mixup));
-}
-
 /* An epoch consists of whole generations. Prompts left over come first in the next epoch. */
 static void count_steps(const grpo *g, dt_task *t)
 {
@@ -117,12 +105,14 @@ static void grpo_open(dt_task *t)
     open_rollout(g, t);
     dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
     grpo_open_rewards(g, t);
-    open_reference(g, t);
+    if (g->beta > 0)
+        dt_reference_open_key(&g->reference, t, "grpo", t->cfg->grpo_reference_path, t->cfg->grpo_sync_reference_steps,
+                              t->cfg->grpo_sync_reference_mixup);
     count_steps(g, t);
     /* without ratios and divergence the slope of the loss depends on the advantages only */
     t->weights_known = !has_ratios(t) && g->loss_of.beta == 0;
-    t->saved_nbytes +=
-        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
+    t->saved_nbytes += (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward;
+    dt_task_state(t, "grpo_place", DT_NAMED_I64, sizeof g->place / sizeof(int64_t), &g->place, false);
     if (g->rollout) grpo_declare(g, t);
     grpo_declare_validation(g, t);
 }
@@ -141,7 +131,7 @@ static int64_t count_tokens(const grpo *g, const dt_task *t, const int64_t *row,
 static void begin_step(grpo *g, const dt_task *t)
 {
     const int64_t n = t->batching.train_batch_size, m = t->batching.micro_batch_size;
-    const int64_t first = g->n_used++ * n % grpo_n_rows(t);
+    const int64_t first = g->place.n_used++ * n % grpo_n_rows(t);
     g->step = (grpo_step){.first = first,
                           .counts = {.n_completions = n,
                                      .n_tokens = count_tokens(g, t, g->order + first, n),
@@ -252,9 +242,6 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         grpo_count(g, t, &y, &result, loss, p->entropy + b->seq_target[s]);
     }
     if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
-    dt_sums_count(t->sums, g->sums.n_tok, b->n_tok);
-    dt_sums_count(t->sums, g->sums.n_samples, b->n_samples);
-    dt_task_count_images(t, b);
 }
 
 /* After its last use a generation is discarded, so no checkpoint contains it. */
@@ -262,25 +249,18 @@ static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     grpo *g = t->self;
     grpo_count_generation(g, t);
-    if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
+    if (g->place.n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->place.n_generations);
     return g->beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;
 }
 
 /* ---- resuming ---------------------------------------------------------------------------------------------------- */
 
-static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
-enum { N_PLACE = 4 };
-
 static dt_err grpo_save(dt_task *t, dt_named_arrays *items)
 {
     const grpo *g = t->self;
-    const int64_t place[N_PLACE] = {g->n_generations, g->n_used, g->num_tokens, g->n_rounds};
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
-    dt_err err = dt_named_arrays_add(items, "grpo_place", DT_NAMED_I64, N_PLACE, place);
-    if (err == DT_OK && n > 0) err = dt_named_arrays_add(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
-    if (err == DT_OK) err = dt_reference_save(&g->reference, items);
-    DT_TRY(dt_comm_agree(t->comm, err));
+    DT_TRY(
+        dt_comm_agree(t->comm, n > 0 ? dt_named_arrays_add(items, "grpo_rewards", DT_NAMED_F64, n, g->reward) : DT_OK));
     return dt_rollout_save(g->rollout, t, items);
 }
 
@@ -288,9 +268,6 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_named_arrays *ite
 {
     const dt_named_array *rewards = dt_named_arrays_find(items, "grpo_rewards");
     const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
-    int64_t place[N_PLACE];
-    DT_TRY(dt_named_arrays_get(items, "grpo_place", DT_NAMED_I64, N_PLACE, place));
-    g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
     if (n == 0) return DT_OK;
     if (rewards && rewards->n == n) return dt_named_arrays_get(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
     dt_rollout_discard(g->rollout, t, "its rewards come from other functions");
@@ -300,7 +277,6 @@ static dt_err load_rewards(grpo *g, const dt_task *t, const dt_named_arrays *ite
 static dt_err grpo_load(dt_task *t, const dt_named_arrays *items)
 {
     grpo *g = t->self;
-    DT_TRY(dt_comm_agree(t->comm, dt_reference_load(&g->reference, items)));
     DT_TRY(dt_rollout_load(g->rollout, t, items));
     DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
     g->scored = true;
@@ -322,6 +298,5 @@ const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .collect = grpo_collect,
                                   .after_step = grpo_after_step,
                                   .evaluate = grpo_evaluate,
-                                  .step_after = step_after,
                                   .save = grpo_save,
                                   .load = grpo_load};

@@ -26,7 +26,7 @@ typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
 /** Results of dt_sums_declare. */
 typedef struct grpo_sums {
-    int loss, policy_loss, entropy_coef, n_tok, n_samples;
+    int loss, policy_loss, entropy_coef;
     int n_tokens, kl, entropy; /* over tokens that count in the loss */
     int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
     int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;
@@ -76,11 +76,13 @@ typedef struct grpo {
     grpo_sums sums;
 
     /* state of the current generation, replicated; stored in checkpoints: */
-    int64_t n_generations; /* generations so far */
-    int64_t n_used;        /* steps for which the last one was used */
-    int64_t num_tokens;    /* prompt and completion tokens of all generations */
-    int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
-    double *reward;        /* [n_rows, n_funcs] */
+    struct {
+        int64_t n_generations; /* generations so far */
+        int64_t n_used;        /* steps for which the last one was used */
+        int64_t num_tokens;    /* prompt and completion tokens of all generations */
+        int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
+    } place;
+    double *reward; /* [n_rows, n_funcs] */
     /* derived from the state: */
     double *given;     /* [n_rows, n_given] */
     double *total;     /* [n_rows] */

@@ -44,7 +44,7 @@ static void find_divergences(grpo *g, const dt_task *t)
 void grpo_find_advantages(grpo *g, const dt_task *t)
 {
     const int64_t n_rows = dt_rollout_n_rows(g->rollout);
-    put_in_order(g, t, g->n_generations - 1);
+    put_in_order(g, t, g->place.n_generations - 1);
     find_divergences(g, t);
     g->share_flat = dt_advantages(&g->rule, n_rows, g->reward, g->kl, g->total, g->advantage, g->flat);
     if (g->token_advantage)
@@ -88,7 +88,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
 {
     const int64_t most = t->cfg->grpo_dynamic_sampling ? t->cfg->grpo_dynamic_sampling_rounds : 1;
     *n_tokens = 0;
-    for (g->n_rounds = 1;; g->n_rounds++) {
+    for (g->place.n_rounds = 1;; g->place.n_rounds++) {
         const int64_t first = dt_rollout_n_rows(g->rollout);
         DT_TRY(dt_rollout_fill(g->rollout, t));
         DT_TRY(grpo_add_targets(g, t, first));
@@ -96,7 +96,7 @@ static dt_err complete(grpo *g, dt_task *t, int64_t *n_tokens)
         /* in later rounds only the new rows: the order covers all */
         DT_TRY(grpo_reward_rows(g, t, g->rollout, first > 0 ? NULL : g->order, first, g->reward));
         grpo_find_advantages(g, t);
-        if (g->n_rounds == most || !drop_flat(g)) return DT_OK;
+        if (g->place.n_rounds == most || !drop_flat(g)) return DT_OK;
     }
 }
 
@@ -120,11 +120,11 @@ dt_err grpo_generate(grpo *g, dt_task *t)
 {
     int64_t n_tokens;
     g->scored = false;
-    dt_rollout_start(g->rollout, g->n_generations++);
-    put_in_order(g, t, g->n_generations - 1);
+    dt_rollout_start(g->rollout, g->place.n_generations++);
+    put_in_order(g, t, g->place.n_generations - 1);
     const dt_err err = make(g, t, &n_tokens);
     if (err != DT_OK) {
-        g->n_generations--;
+        g->place.n_generations--;
         return err;
     }
     const dt_watched_rewards rewards = {.reward = g->reward,
@@ -133,7 +133,7 @@ dt_err grpo_generate(grpo *g, dt_task *t)
                                         .group_len = t->cfg->grpo_num_generations,
                                         .stride = g->rule.n_funcs};
     dt_reward_watch_rollout(g->watch, g->n_watched, g->name, &rewards, dt_comm_first(t->comm));
-    g->num_tokens += n_tokens;
-    g->n_used = 0;
+    g->place.num_tokens += n_tokens;
+    g->place.n_used = 0;
     return DT_OK;
 }

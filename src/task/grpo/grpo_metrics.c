@@ -64,8 +64,6 @@ void grpo_declare(grpo *g, dt_task *t)
     dt_sums *s = t->sums;
     grpo_sums *c = &g->sums;
     c->loss = declare_loss(s, "loss");
-    c->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    c->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     declare_rewards(g, s);
     c->n_tokens = dt_sums_declare(s, "grpo/tokens", DT_SUM_UNITS, 1);
     c->kl = dt_sums_declare(s, "grpo/divergence", DT_SUM_LOSS, 1);
@@ -134,9 +132,9 @@ void grpo_count_generation(grpo *g, dt_task *t)
     const int64_t n_rows = dt_rollout_n_rows(g->rollout), n_of_set = g->rule.n_of_set;
     for (int64_t at = 0; at < n_rows; at += n_of_set) count_rewards(g, s, at, dt_min_i64(n_of_set, n_rows - at));
     dt_sums_add(s, c->zero_std, g->share_flat);
-    dt_sums_add(s, c->num_tokens, (double)g->num_tokens);
+    dt_sums_add(s, c->num_tokens, (double)g->place.num_tokens);
     if (c->entropy_coef >= 0) dt_sums_add(s, c->entropy_coef, t->cfg->grpo_ent_coef);
-    if (c->rounds >= 0) dt_sums_add(s, c->rounds, (double)g->n_rounds);
+    if (c->rounds >= 0) dt_sums_add(s, c->rounds, (double)g->place.n_rounds);
     if (!g->items.trie) return;
     dt_sums_add(s, c->categorical_diversity, g->categorical_diversity);
     dt_sums_add(s, c->token_diversity, g->token_diversity);

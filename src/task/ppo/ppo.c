@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -61,15 +60,6 @@ static dt_err at_key(const dt_task *t, const char *key, dt_err err)
     return err == DT_ERR_DATA ? dt_config_lead_to(t->cfg, "ppo", key, err) : err;
 }
 
-static void open_reference(dt_task *t)
-{
-    const bool named = *t->cfg->ppo_reference_path;
-    const char *path = named ? t->cfg->ppo_reference_path : t->cfg->model_path;
-    const bool there = t->comm || (*path && access(path, F_OK) == 0);
-    const dt_err err = dt_reference_open(&ppo_of(t)->reference, t, there ? path : NULL);
-    dt_mistakes_add(t->mistakes, named ? at_key(t, "reference_path", err) : err);
-}
-
 /* Check that the number of rewards in a file of rollouts matches the functions. */
 static dt_err check_given(const dt_task *t)
 {
@@ -118,7 +108,7 @@ static void open_critics(dt_task *t)
 static void open_models(dt_task *t)
 {
     if (t->n_units == 0 || (t->comm && !*t->cfg->model_path)) return; /* already reported */
-    open_reference(t);
+    dt_reference_open_key(&ppo_of(t)->reference, t, "ppo", t->cfg->ppo_reference_path, 0, 0);
     open_rewards(t);
     open_critics(t);
 }
@@ -178,12 +168,17 @@ static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, d
     return (int64_t)n_rollouts * cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches;
 }
 
-/* Maximum size of save_local's items. */
-static double saved_nbytes(const ppo *p)
+static void store(dt_task *t)
 {
-    const size_t own = sizeof p->number + sizeof p->mean + sizeof p->epoch_kl + DT_KL_CONTROLLER_NBYTES +
-                       DT_RUNNING_NBYTES + DT_REFERENCE_NBYTES;
-    return (double)own + (p->with_costs ? (double)dt_window_nbytes(&p->costs) + DT_MULTIPLIER_NBYTES : 0);
+    ppo *p = ppo_of(t);
+    dt_task_state(t, "ppo_numbers", DT_NAMED_F64, PPO_N_NUMBERS, p->number, false);
+    dt_task_state(t, "ppo_rewards", DT_NAMED_F64, DT_MAX_REWARDS, p->mean, false);
+    dt_task_state(t, "ppo_epoch_kl", DT_NAMED_F64, 2, p->epoch_kl, false);
+    dt_task_state(t, "scores", DT_NAMED_F64, sizeof p->running / sizeof(double), &p->running, false);
+    if (p->kl.adaptive) dt_task_state(t, "kl_coef", DT_NAMED_F64, 1, &p->kl.coef, true);
+    if (!p->with_costs) return;
+    dt_multiplier_store(&p->lambda, t);
+    t->saved_nbytes += (double)(1 + p->costs.room) * 8;
 }
 
 static size_t lay_out(void *self, const dt_task *t, void *block)
@@ -223,7 +218,7 @@ static void ppo_open(dt_task *t)
     count_steps(t);
     ppo_declare(t);
     dt_rollout_declare(p->rollout, t->sums, "ppo");
-    t->saved_nbytes += saved_nbytes(p);
+    store(t);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -336,48 +331,21 @@ static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
     return DT_OK;
 }
 
-static int64_t ppo_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
 /* ---- state for a resume ------------------------------------------------------------------------------------------ */
-
-static dt_err save_local(const dt_task *t, dt_named_arrays *items)
-{
-    const ppo *p = ppo_of(t);
-    DT_TRY(dt_reference_save(&p->reference, items));
-    DT_TRY(dt_named_arrays_add(items, "ppo_numbers", DT_NAMED_F64, PPO_N_NUMBERS, p->number));
-    DT_TRY(dt_named_arrays_add(items, "ppo_rewards", DT_NAMED_F64, DT_MAX_REWARDS, p->mean));
-    DT_TRY(dt_named_arrays_add(items, "ppo_epoch_kl", DT_NAMED_F64, 2, p->epoch_kl));
-    DT_TRY(dt_kl_controller_save(&p->kl, items));
-    DT_TRY(dt_running_save(&p->running, items));
-    if (!p->with_costs) return DT_OK;
-    DT_TRY(dt_window_save(&p->costs, items));
-    return dt_multiplier_save(&p->lambda, items);
-}
 
 static dt_err ppo_save(dt_task *t, dt_named_arrays *items)
 {
-    DT_TRY(dt_rollout_save(ppo_of(t)->rollout, t, items));
-    return dt_comm_agree(t->comm, save_local(t, items));
-}
-
-static dt_err load_local(dt_task *t, const dt_named_arrays *items)
-{
-    ppo *p = ppo_of(t);
-    DT_TRY(dt_reference_load(&p->reference, items));
-    DT_TRY(dt_named_arrays_get(items, "ppo_numbers", DT_NAMED_F64, PPO_N_NUMBERS, p->number));
-    DT_TRY(dt_named_arrays_get(items, "ppo_rewards", DT_NAMED_F64, DT_MAX_REWARDS, p->mean));
-    DT_TRY(dt_named_arrays_get(items, "ppo_epoch_kl", DT_NAMED_F64, 2, p->epoch_kl));
-    DT_TRY(dt_kl_controller_load(&p->kl, items));
-    DT_TRY(dt_running_load(&p->running, items));
-    if (!p->with_costs || !dt_named_arrays_find(items, "costs")) return DT_OK;
-    DT_TRY(dt_window_load(&p->costs, items));
-    return dt_multiplier_load(&p->lambda, items);
+    const ppo *p = ppo_of(t);
+    DT_TRY(dt_rollout_save(p->rollout, t, items));
+    return dt_comm_agree(t->comm, p->with_costs ? dt_window_save(&p->costs, items) : DT_OK);
 }
 
 static dt_err ppo_load(dt_task *t, const dt_named_arrays *items)
 {
-    DT_TRY(dt_rollout_load(ppo_of(t)->rollout, t, items));
-    return dt_comm_agree(t->comm, load_local(t, items));
+    ppo *p = ppo_of(t);
+    const bool has_costs = p->with_costs && dt_named_arrays_find(items, "costs");
+    DT_TRY(dt_rollout_load(p->rollout, t, items));
+    return dt_comm_agree(t->comm, has_costs ? dt_window_load(&p->costs, items) : DT_OK);
 }
 
 const dt_task_ops dt_task_ppo = {.name = "ppo",
@@ -394,6 +362,5 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .collect = ppo_collect,
                                  .after_step = ppo_after_step,
                                  .count_steps = count_all_steps,
-                                 .step_after = ppo_step_after,
                                  .save = ppo_save,
                                  .load = ppo_load};

@@ -69,7 +69,7 @@ typedef struct ppo {
     double epoch_kl[2];   /* of the current epoch: sum of the terms of approxkl, and number of tokens */
 
     struct {
-        int loss, n_tok, policy, approxkl, clipped, entropy, ratio, ratio_squares, n_states, tokens, samples, episode;
+        int loss, n_tok, policy, approxkl, clipped, entropy, ratio, ratio_squares, n_states, episode;
         int value[PPO_MAX_CRITICS], value_clipped[PPO_MAX_CRITICS], number[PPO_N_NUMBERS], mean[DT_MAX_REWARDS];
     } sums;
 } ppo;

@@ -37,31 +37,6 @@ double dt_window_mean(const dt_window *w)
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_named_arrays *items)
-{
-    return dt_named_arrays_add(items, "kl_coef", DT_NAMED_F64, 1, &c->coef);
-}
-
-/* If it is not adaptive, the configured value applies. */
-dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_named_arrays *items)
-{
-    return c->adaptive ? dt_named_arrays_get(items, "kl_coef", DT_NAMED_F64, 1, &c->coef) : DT_OK;
-}
-
-dt_err dt_running_save(const dt_running *m, dt_named_arrays *items)
-{
-    const double all[] = {m->n, m->mean, m->variance};
-    return dt_named_arrays_add(items, "scores", DT_NAMED_F64, 3, all);
-}
-
-dt_err dt_running_load(dt_running *m, const dt_named_arrays *items)
-{
-    double all[3];
-    DT_TRY(dt_named_arrays_get(items, "scores", DT_NAMED_F64, 3, all));
-    *m = (dt_running){.n = all[0], .mean = all[1], .variance = all[2]};
-    return DT_OK;
-}
-
 dt_err dt_window_save(const dt_window *w, dt_named_arrays *items)
 {
     DT_TRY(dt_named_arrays_add(items, "n_costs", DT_NAMED_I64, 1, &w->n));

@@ -22,7 +22,7 @@ void dt_kl_controller_update(dt_kl_controller *c, double kl, int64_t n);
 
 /** Mean and variance of all values so far, as in TRL's RunningMoments. Initialise to {.variance = 1}. */
 typedef struct dt_running {
-    double n, mean, variance; /* biased */
+    double n, mean, variance; /* biased; stored in checkpoints as three doubles */
 } dt_running;
 void dt_running_update(dt_running *m, const double *x, int64_t n);
 double dt_running_std(const dt_running *m); /* unbiased; 1 for fewer than two values */
@@ -35,17 +35,10 @@ typedef struct dt_window {
 void dt_window_add(dt_window *w, double x);
 double dt_window_mean(const dt_window *w); /* 0 if empty */
 
-/** Save to a checkpoint, on every rank. DT_ERR_MEMORY. Sizes in bytes: doubles and one count. */
-dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_named_arrays *items);
-dt_err dt_running_save(const dt_running *m, dt_named_arrays *items);
+/** Save to a checkpoint: one count and `room` doubles. DT_ERR_MEMORY. */
 dt_err dt_window_save(const dt_window *w, dt_named_arrays *items);
-enum { DT_KL_CONTROLLER_NBYTES = 8, DT_RUNNING_NBYTES = 3 * 8 };
-static inline int64_t dt_window_nbytes(const dt_window *w) { return 8 * (1 + w->room); }
-
-/** Load from a checkpoint. A coefficient that is not adaptive keeps the configured value. A window of another size
- *  keeps the last values that fit. DT_ERR_DATA: an item is missing or has another type. */
-dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_named_arrays *items);
-dt_err dt_running_load(dt_running *m, const dt_named_arrays *items);
+/** Load from a checkpoint. A window of another size keeps the last values that fit. DT_ERR_DATA: an item is missing or
+ *  has another type. */
 dt_err dt_window_load(dt_window *w, const dt_named_arrays *items);
 
 #endif

@@ -35,8 +35,6 @@ void ppo_declare(dt_task *t)
     p->sums.ratio = dt_sums_declare(s, "ppo/ratios_less_1", DT_SUM_LOSS, 1);
     p->sums.ratio_squares = dt_sums_declare(s, "ppo/ratios_less_1_squared", DT_SUM_LOSS, 1);
     p->sums.n_states = dt_sums_declare(s, "ppo/states", DT_SUM_UNITS, 1);
-    p->sums.tokens = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
-    p->sums.samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
     p->sums.loss = metric(s, "loss", DT_SUM_LOSS, "ppo/tokens");
     p->sums.policy = metric(s, "ppo/loss/policy", DT_SUM_LOSS, "ppo/tokens");
     for (int i = 0; i < 1 + p->with_costs; i++) {
@@ -54,7 +52,7 @@ void ppo_declare(dt_task *t)
     p->sums.episode = metric(s, "ppo/episode", DT_SUM_MAX, NULL);
     for (int f = 0; f < ppo_n_functions(p); f++) {
         char name[DT_SUM_NAME];
-        snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));
+        snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_names(p->rewards)[f]);
         p->sums.mean[f] = metric(s, name, DT_SUM_MEAN, NULL);
     }
 }
@@ -91,12 +89,7 @@ static void collect_completion(dt_task *t, const dt_batch *b, int32_t sequence, 
 
 void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
 {
-    const ppo *p = ppo_of(t);
-    const dt_batch *b = m->batch;
-    for (int32_t s = 0; s < b->n_seq; s++) collect_completion(t, b, s, predicted);
-    dt_sums_count(t->sums, p->sums.tokens, b->n_tok);
-    dt_sums_count(t->sums, p->sums.samples, b->n_samples);
-    dt_task_count_images(t, b);
+    for (int32_t s = 0; s < m->batch->n_seq; s++) collect_completion(t, m->batch, s, predicted);
 }
 
 /* The displayed loss is a sum over the step's tokens divided by their number. A factor converts a mean over states to

@@ -196,25 +196,27 @@ static dt_err make(dt_task *t, int64_t number)
     return ask_functions(t);
 }
 
+static const char *const *names_of(const ppo *p)
+{
+    static const char *const of_file[] = {"reward"};
+    return p->rewards ? dt_rewards_names(p->rewards) : of_file;
+}
+
 /* Watch the functions, or without them the score of the file. */
 static void watch_rewards(dt_task *t)
 {
-    static const char *const score[] = {"reward"};
     ppo *p = ppo_of(t);
-    const int n = p->rewards ? ppo_n_functions(p) : 1;
     const dt_watched_rewards rewards = {.reward = p->rewards ? p->reward : p->score,
                                         .n_rows = ppo_n_rows(t),
                                         .n_ended = dt_rollout_n_ended(p->rollout),
                                         .group_len = ppo_n_rows(t),
-                                        .stride = n};
-    dt_reward_watch_rollout(p->watch, n, p->rewards ? dt_rewards_names(p->rewards) : score, &rewards,
-                            dt_comm_first(t->comm));
+                                        .stride = p->n_funcs};
+    dt_reward_watch_rollout(p->watch, p->n_funcs, names_of(p), &rewards, dt_comm_first(t->comm));
 }
 
 dt_err ppo_roll_out(dt_task *t, int64_t number)
 {
     ppo *p = ppo_of(t);
-    static const char *const given[] = {"reward"};
     dt_rollout_start(p->rollout, number);
     const dt_err err = make(t, number);
     if (err == DT_ERR_STOP) dt_rollout_undo(p->rollout);
@@ -225,6 +227,5 @@ dt_err ppo_roll_out(dt_task *t, int64_t number)
     find_rewards(t);
     find_advantages(t);
     update_controllers(t);
-    return dt_rollout_write(p->rollout, t, p->rewards ? ppo_n_functions(p) : 1,
-                            p->rewards ? dt_rewards_names(p->rewards) : given, p->rewards ? p->reward : p->score, NULL);
+    return dt_rollout_write(p->rollout, t, p->n_funcs, names_of(p), p->rewards ? p->reward : p->score, NULL);
 }

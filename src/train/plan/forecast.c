@@ -213,6 +213,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     s->source = dt_zero_source(s->main.zero);
     *t = run->task;
     s->ops = *run->task.ops;
+    t->sums = NULL; /* nothing is counted */
     s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_auxiliary = NULL;
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
     dt_model_options opt = with->model_opt;
