@@ -4,10 +4,21 @@
 #include "parquet.h"
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char OF_ROW[] = "image bytes";
+
+/* DT_ERR_USAGE: a shard would replace the image. The number of shards is known only at the end, so that an image may not
+ * have the name of any shard. */
+static dt_err check_shard(const char *output, const char *image)
+{
+    char path[PATH_MAX];
+    if (!realpath(image, path)) return DT_OK; /* reported when it is read */
+    if (dt_has_ending(path, ".part")) path[strlen(path) - 5] = '\0';
+    return dt_is_shard_of(path, output) ? dt_check_output(path, true, &image, 1) : DT_OK;
+}
 
 /* Read an image from its file, from the record, or from the bytes of its row. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
@@ -25,7 +36,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
              strerror(errno));
     for (int i = 0; i < 2; i++)
         if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));
-    DT_TRY(dt_shard_names_check(&recipe->shards, called));
+    if (recipe->shards_of) DT_TRY(check_shard(recipe->shards_of, called));
     return dt_image_read(called, image);
 }
 

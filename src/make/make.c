@@ -413,8 +413,8 @@ static dt_err open_images(make *k)
     k->recipe.rules.image_alias = k->image_text ? o->token : NULL;
     k->recipe.rules.image_line = !k->image_text || o->image_line;
     k->recipe.rules.captions = o->captions;
-    const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
-    return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
+    k->recipe.shards_of = k->opt->n_shards || k->opt->shard_nbytes ? k->opt->output : NULL;
+    return DT_OK;
 }
 
 static dt_err open_all(make *k)
@@ -489,7 +489,6 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     dt_chat_close(k.chat);
     dt_rec_close(&k.rec);
     dt_preprocessor_free(&k.preprocessor);
-    dt_shard_names_free(&k.recipe.shards);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }
