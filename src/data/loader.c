@@ -119,12 +119,8 @@ static bool has_batches(const dt_loader *l)
 
 static dt_err check_options(const dt_loader_options *o)
 {
-    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 &&
-                 o->rank >= 0 && o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
-             DT_ERR_ARG,
-             "internal: dt_loader_open: invalid options: seq_len %" PRId64 ", micro_batch_size %" PRId64
-             ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d",
-             o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
+    DT_EXPECT(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->rank >= 0 &&
+              o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0);
     const int n_texts = (int)dt_max_i64(1, dt_kind_of(o->kind)->n_sequences);
     DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
              "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,

@@ -88,7 +88,6 @@ typedef struct dt_dataset_info {
     int64_t vocab_size;      /* 0: the file does not store it */
     int64_t n_tokens;        /* of first texts */
     int64_t n_second_tokens; /* of rejected texts, of answers */
-    int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     const char *token_type;  /* as stored: "uint16" */
     /* pairs, except ties, with equal texts, and with scores that prefer the rejected text; -1: not counted */

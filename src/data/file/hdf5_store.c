@@ -219,4 +219,4 @@ static dt_err hdf5_open(dt_dataset *d)
     return DT_OK;
 }
 
-const dt_store dt_store_hdf5 = {.name = "HDF5", .is = is_hdf5, .open = hdf5_open, .close = hdf5_close};
+const dt_store dt_store_hdf5 = {.is = is_hdf5, .open = hdf5_open, .close = hdf5_close};

@@ -6,7 +6,8 @@
 
 enum { HEAD_TOKENS = 1024 }; /* tokens shown of a file without document boundaries */
 
-void dt_print_bytes(const char *bytes, size_t n)
+/* Control characters are printed as \xNN. */
+static void print_bytes(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)bytes[i];
@@ -24,9 +25,9 @@ static void print_token(const dt_view *v, int32_t id)
     const char *bytes = v->t ? dt_tokenizer_bytes(v->t, id, &nbytes) : "",
                *name = v->t && !nbytes ? dt_tokenizer_token(v->t, id) : NULL;
     if (nbytes)
-        dt_print_bytes(bytes, nbytes);
+        print_bytes(bytes, nbytes);
     else if (name)
-        dt_print_bytes(name, strlen(name));
+        print_bytes(name, strlen(name));
     else
         printf("<%" PRId32 ">", id);
 }
@@ -58,6 +59,16 @@ dt_err dt_print_side(const dt_view *v, dt_side side, int64_t first, int64_t n, i
     free(ids);
     free(mask);
     return err;
+}
+
+dt_err dt_print_record(const dt_view *v, int64_t i)
+{
+    char *json;
+    DT_TRY(dt_dataset_read_record(v->d, i, &json));
+    print_bytes(json, strlen(json));
+    putchar('\n');
+    free(json);
+    return DT_OK;
 }
 
 /* The range of sample i, or the first tokens of a file without document boundaries. */

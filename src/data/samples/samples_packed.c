@@ -212,4 +212,4 @@ static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill
 }
 
 const dt_samples_ops dt_samples_packed = {
-    .name = "packed", .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};
+    .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};
