@@ -21,7 +21,7 @@ static dt_err take(reading *r, json_t *record, int64_t line)
     return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": expected a JSON object", r->path, line);
 }
 
-static dt_err take_json(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err take_json(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     reading *r = self;
     json_t *record;
@@ -30,13 +30,7 @@ static dt_err take_json(void *self, const char *text, size_t nbytes, int64_t lin
     return take(r, record, line);
 }
 
-static dt_err take_parquet(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
-{
-    (void)n_binary;
-    return take_json(self, text, nbytes, row);
-}
-
-static dt_err take_csv(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err take_csv(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     reading *r = self;
     json_t *record = NULL;
@@ -58,7 +52,7 @@ dt_err dt_records_read(const char *path, dt_record_fn fn, void *self)
     const bool parquet = err == DT_OK && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, true, false);
     if (err == DT_OK)
-        err = parquet ? dt_parquet_each_row(&in, take_parquet, &r)
+        err = parquet ? dt_parquet_each_row(&in, take_json, &r)
               : csv   ? dt_input_each_row(&in, take_csv, &r)
                       : dt_input_each_record(&in, take_json, &r);
     dt_input_close(&in);

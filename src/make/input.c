@@ -249,7 +249,8 @@ static dt_err each_line(dt_input *in, dt_text *record, dt_json_fn *fn, void *sel
         size_t n;
         DT_TRY(take_line(in, record, &whole, &n));
         if (n > 0 && !whole) continue;
-        if (record->n > 0 && !is_blank(record->bytes, record->n)) DT_TRY(fn(self, record->bytes, record->n, in->line));
+        if (record->n > 0 && !is_blank(record->bytes, record->n))
+            DT_TRY(fn(self, record->bytes, record->n, 0, in->line));
         record->n = 0;
         in->line++;
         if (n == 0) return DT_OK;
@@ -341,7 +342,7 @@ static dt_err each_element(dt_input *in, dt_text *record, dt_json_fn *fn, void *
         DT_CHECK(!is_blank(record->bytes, record->n), DT_ERR_DATA,
                  "%s:%" PRId64 ":%" PRId64 ": expected a record of the JSON array, found a comma", in->path, in->line,
                  column(in));
-        DT_TRY(fn(self, record->bytes, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, 0, line));
         c = (unsigned char)in->buffer[in->at];
         if (c == ']') break;
         const int64_t comma_line = in->line, comma_column = column(in);
@@ -380,7 +381,7 @@ static dt_err each_printed(dt_input *in, dt_text *record, dt_json_fn *fn, void *
                  in->line, column(in), c);
         record->n = 0;
         DT_TRY(read_value(in, record, false));
-        DT_TRY(fn(self, record->bytes, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, 0, line));
         DT_TRY(peek(in, &c));
     }
     return DT_OK;
@@ -414,7 +415,7 @@ static dt_err each_row(dt_input *in, dt_text *row, dt_json_fn *fn, void *self)
         row->n = 0;
         DT_TRY(take_row(in, row));
         if (row->n == 0) return DT_OK;
-        if (!is_blank(row->bytes, row->n)) DT_TRY(fn(self, row->bytes, row->n, line));
+        if (!is_blank(row->bytes, row->n)) DT_TRY(fn(self, row->bytes, row->n, 0, line));
     }
 }
 

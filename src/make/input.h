@@ -6,8 +6,9 @@
 
 /** Receives a document in one or several pieces; last is set for the final piece. An error ends reading. */
 typedef dt_err dt_text_fn(void *self, const char *text, size_t nbytes, bool last);
-/** Receives a record as JSON text, or a raw table row, with the line it begins on. */
-typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, int64_t line);
+/** Receives a record: nbytes of JSON text, or a row of a table as it is in the file; after it n_binary bytes that the
+ *  JSON refers to (parquet.h), and the line or row it begins on. An error ends reading. */
+typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line);
 
 /** Called ten times a second while reading blocks. true: stop with DT_ERR_STOP. */
 typedef bool dt_stopped_fn(void *self);

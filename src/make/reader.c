@@ -108,18 +108,11 @@ static dt_err put_text(void *self, const char *text, size_t nbytes, bool last)
     return put(r, text, nbytes, (dt_chunk_item){.path = r->path, .begins = begins, .ends = last});
 }
 
-static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t line)
-{
-    dt_reader *r = self;
-    return put(r, text, nbytes,
-               (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
-}
-
-static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
+static dt_err put_record(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     dt_reader *r = self;
     const dt_chunk_item item = {
-        .path = r->path, .line = row, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
+        .path = r->path, .line = line, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
     return put(r, text, nbytes + n_binary, item);
 }
 
@@ -133,7 +126,7 @@ static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t 
     return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
 
-static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err put_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     dt_reader *r = self;
     if (!r->begun) return put_header(r, text, nbytes, line);
@@ -191,7 +184,7 @@ static dt_err read_file(dt_reader *r, const char *path)
     const bool parquet = err == DT_OK && !r->rec && (json || automatic) && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK)
-        err = parquet  ? dt_parquet_each_row(&in, put_table_row, r)
+        err = parquet  ? dt_parquet_each_row(&in, put_record, r)
               : r->rec ? dt_input_each_row(&in, put_row, r)
               : json   ? dt_input_each_record(&in, put_record, r)
                        : dt_input_each_document(&in, &rules, put_text, r);

@@ -41,7 +41,7 @@ static dt_err scan_header(scan *s, const char *text, size_t nbytes)
     return err;
 }
 
-static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err scan_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     scan *s = self;
     json_t *row = NULL;
