@@ -63,7 +63,7 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
 {
     dt_messages *m = &r->messages[0];
     DT_TRY(dt_add_history(m, json));
-    DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(text), json_string_length(text)));
+    DT_TRY(dt_add_turn(m, DT_ROLE_USER, text));
     DT_TRY(dt_begin_with_system(m, json));
     return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->no_think ? DT_CHAT_NO_THINK : 0));
 }

@@ -87,6 +87,8 @@ bool dt_has(const json_t *record, const char *key); /* true for null, too */
 /** Begin a conversation with the system message stored next to it in the record, if any, and read the record's tools.
  *  DT_ERR_DATA: the messages begin with another system message. */
 dt_err dt_begin_with_system(dt_messages *m, const json_t *record);
+/** Add a text as a turn. */
+dt_err dt_add_turn(dt_messages *m, dt_role role, const json_t *text);
 /** Add Alpaca's history, [[question, answer], ...], as turns. */
 dt_err dt_add_history(dt_messages *m, const json_t *record);
 /** Add an instruction and its input as a question, joined as the template requires. *input: the record has

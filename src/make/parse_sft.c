@@ -47,11 +47,6 @@ static dt_err render_completion(dt_parsed_record *r, int n_prompt, const dt_rule
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
-static dt_err add_turn(dt_messages *m, dt_role role, const json_t *text)
-{
-    return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
-}
-
 bool dt_record_is_completion(const json_t *json) { return dt_has(json, "prompt") && dt_has(json, "completion"); }
 
 /* The completion's messages are the answer. */
@@ -72,11 +67,11 @@ dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rule
         return dt_add_json_text(&s->pieces, completion, true);
     }
     DT_TRY(lists ? dt_check_context(json, true) : dt_add_history(m, json));
-    DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : add_turn(m, DT_ROLE_USER, prompt));
+    DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : dt_add_turn(m, DT_ROLE_USER, prompt));
     DT_TRY(dt_begin_with_system(m, json));
     *n_prompt = m->n;
     return lists ? dt_messages_parse(m, completion, "completion", "role", "content")
-                 : add_turn(m, DT_ROLE_ASSISTANT, completion);
+                 : dt_add_turn(m, DT_ROLE_ASSISTANT, completion);
 }
 
 static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -106,7 +101,7 @@ static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt
     if (system && m->item[0].role != DT_ROLE_SYSTEM)
         DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, system, strlen(system)));
     const int n_prompt = m->n;
-    DT_TRY(add_turn(m, DT_ROLE_ASSISTANT, answer));
+    DT_TRY(dt_add_turn(m, DT_ROLE_ASSISTANT, answer));
     return render_completion(r, n_prompt, rules);
 }
 
