@@ -255,12 +255,6 @@ static dt_err read_options(make *k)
     return DT_OK;
 }
 
-static int n_cores(void)
-{
-    const int n = dt_cores_own();
-    return n < MAX_THREADS ? n : MAX_THREADS;
-}
-
 /* ---- opening and running ----------------------------------------------------------------------------------------- */
 
 /* A missing chat template is an error only when the first chat is met. */
@@ -327,10 +321,8 @@ static dt_err find_placeholder(const make *k, int32_t *id)
 {
     const dt_image_options *o = &k->opt->images;
     const dt_span span = {.text = o->token, .nbytes = strlen(o->token)};
-    dt_encoder *e = NULL;
     dt_ids ids = {0};
-    DT_TRY(dt_encoder_open(&e, k->tokenizer));
-    dt_err err = dt_encode(e, &span, 1, 0, &ids, NULL);
+    dt_err err = dt_encode(k->workers[0].encoder, &span, 1, 0, &ids, NULL);
     const bool found = err == DT_OK && ids.n == 1 && ids.id[0] == dt_tokenizer_find(k->tokenizer, o->token);
     if (found) *id = ids.id[0];
     if (err == DT_OK && !found)
@@ -339,7 +331,6 @@ static dt_err find_placeholder(const make *k, int32_t *id)
                       "dtrain-convert --add-tokens FILE (one line: %s), or name another token with --image-token",
                       k->opt->tokenizer, o->token, o->token);
     free(ids.id);
-    dt_encoder_close(e);
     return err;
 }
 
@@ -357,25 +348,19 @@ static dt_err name_image(make *k)
     return DT_OK;
 }
 
-/* Open an encoder for texts in which images are wrapped. *e: out, also after an error. */
-static dt_err open_wrapping(make *k, dt_encoder **e)
-{
-    const dt_image_options *o = &k->opt->images;
-    DT_TRY(dt_encoder_open(e, k->tokenizer));
-    if (!o->preprocessor || !o->wrapped) return DT_OK;
-    free(k->image_text);
-    k->image_text = NULL;
-    const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
-    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, &wrap, &k->image_text), "%s: ", k->opt->tokenizer);
-}
-
+/* In texts, images are wrapped in the tokens around them. */
 static dt_err wrap_images(make *k)
 {
-    dt_encoder *e = NULL;
-    const dt_err err = open_wrapping(k, &e);
-    dt_encoder_close(e);
-    k->images.token = k->opt->images.token_id;
-    return err;
+    const dt_image_options *o = &k->opt->images;
+    const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
+    k->images.token = o->token_id;
+    for (int i = 0; i < k->n_threads; i++) {
+        free(k->image_text); /* every encoder gives the same text */
+        k->image_text = NULL;
+        DT_TRY(dt_error_prefix(dt_wrap_images(k->workers[i].encoder, k->tokenizer, &wrap, &k->image_text),
+                               "%s: ", k->opt->tokenizer));
+    }
+    return DT_OK;
 }
 
 static dt_err open_images(make *k)
@@ -426,6 +411,9 @@ static dt_err open_all(make *k)
     k->recipe.tokenizer = k->tokenizer;
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
+    k->n_threads = o->n_threads ? o->n_threads : (int)dt_min_i64(dt_cores_own(), MAX_THREADS);
+    DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
     DT_TRY(open_images(k));
     if (k->chat && k->recipe.rules.image_text) dt_chat_for_images(k->chat);
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
@@ -440,10 +428,6 @@ static dt_err open_all(make *k)
     k->stats->nbytes_total = k->reader.nbytes_total;
     k->outputs =
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
-    k->n_threads = o->n_threads ? o->n_threads : n_cores();
-    DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
-    for (int i = 0; i < k->n_threads; i++) DT_TRY(open_wrapping(k, &k->workers[i].encoder));
-    if (k->image_text) k->recipe.rules.image_text = k->image_text;
     return DT_OK;
 }
 
