@@ -22,7 +22,6 @@ struct dt_loader {
     dt_sources sources;
     dt_order order;
     dt_mix *mix;
-    int32_t *share;
     dt_counted memory;
     dt_fill_scratch scratch;
     dt_batch *batches;
@@ -171,10 +170,8 @@ static dt_err open_order(dt_loader *l)
     if (l->sources.weighted) {
         DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE,
                  "%s: expected at most %d files with weights, found %d", o->where, DT_MIX_SLOTS, l->sources.n_entries);
-        l->mix = malloc(sizeof *l->mix);
-        l->share = calloc((size_t)l->sources.n_entries, sizeof *l->share);
-        DT_CHECK(l->mix && l->share, DT_ERR_MEMORY, "no memory to mix %d files", l->sources.n_entries);
-        dt_mix_init(l->mix, l->sources.n_entries, l->sources.weight, l->share);
+        DT_ALLOC(l->mix, 1, "no memory to mix %d files", l->sources.n_entries);
+        dt_mix_init(l->mix, l->sources.n_entries, l->sources.weight);
         l->order.mix = l->mix;
     }
     dt_order_init(&l->order, o->drop_last);
@@ -253,24 +250,19 @@ static dt_err open_batches(dt_loader *l)
                             l->n_batches);
 }
 
-static const char *other_tokenizer(const dt_sources *s)
+/* The names of the tokenizer and of the chat template, and the first file with another one. */
+static void find_names(const dt_sources *s, dt_data_info *to)
 {
-    const char *first = dt_dataset_get_info(s->samples[0].dataset)->tokenizer;
-    for (int i = 1; i < s->n_files; i++) {
-        const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
-        if (*first && *info->tokenizer && strcmp(info->tokenizer, first) != 0) return info->path;
-    }
-    return NULL;
-}
-
-static void find_templates(const dt_sources *s, dt_data_info *to)
-{
+    to->tokenizer = dt_dataset_get_info(s->samples[0].dataset)->tokenizer;
     to->chat_template = "";
-    for (int i = 0; i < s->n_files && !to->other_template_path; i++) {
+    for (int i = 0; i < s->n_files; i++) {
         const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
+        const bool other = *to->tokenizer && *info->tokenizer && strcmp(info->tokenizer, to->tokenizer) != 0;
+        if (other && !to->other_path) to->other_path = info->path;
         if (!*to->chat_template)
             to->chat_template = info->chat_template;
-        else if (*info->chat_template && strcmp(info->chat_template, to->chat_template) != 0)
+        else if (!to->other_template_path && *info->chat_template &&
+                 strcmp(info->chat_template, to->chat_template) != 0)
             to->other_template_path = info->path;
     }
 }
@@ -287,11 +279,10 @@ static dt_err open_all(dt_loader *l)
     if (l->order.n < l->sources.n_samples) l->info.n_packed = 0;
     l->info.of_documents = first->kind == DT_DATASET_TOKENS;
     l->info.steps_per_epoch = l->order.steps_per_epoch;
-    l->info.path = first->path, l->info.tokenizer = first->tokenizer;
-    l->info.other_path = other_tokenizer(&l->sources);
+    l->info.path = first->path;
     if (l->sources.with_images)
         l->info.images = l->sources.with_images->images, l->info.image_path = l->sources.with_images->path;
-    find_templates(&l->sources, &l->info);
+    find_names(&l->sources, &l->info);
     return open_batches(l);
 }
 
@@ -321,7 +312,6 @@ void dt_loader_close(dt_loader *l)
     free(l->batches);
     dt_counted_free_all(&l->memory);
     free(l->mix);
-    free(l->share);
     dt_sources_close(&l->sources);
     free(l);
 }
