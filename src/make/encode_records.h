@@ -6,20 +6,14 @@
 #include "chunk.h"
 #include "dtrain/image/image.h"
 
-typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
-
 /** Settings for all samples of a run; shared by the threads. */
 typedef struct dt_recipe {
     dt_rules rules;
     const dt_tokenizer *tokenizer;
     int64_t max_length; /* 0: no limit */
-    dt_truncate truncate;
-    bool append_eos, turn_budgets;
+    bool append_eos;
     const dt_image_form *images; /* NULL: records have no images */
     const dt_preprocessor *preprocessor;
-    const char *image_folder; /* NULL: the folder of the record's file */
-    const char *output[2];    /* output files, which no image may be; NULL: none */
-    const char *shards_of;    /* the output whose shards no image may be; NULL: it is one file */
 } dt_recipe;
 
 /** How a sample of this kind is shortened if it is too long. */

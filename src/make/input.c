@@ -231,11 +231,11 @@ dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_t
 {
     assembly a = {.rules = rules, .fn = fn, .self = self};
     DT_TRY(append(&a.b, "", 0)); /* a blank document has an address, too */
-    const char *how = rules->documents;
-    const dt_err err = strcmp(how, "files") == 0        ? whole_file(in, &a)
-                       : strcmp(how, "lines") == 0      ? each_line_document(in, &a)
-                       : strcmp(how, "paragraphs") == 0 ? each_paragraph(in, &a)
-                                                        : each_separated(in, &a);
+    static dt_err (*const each[])(dt_input *, assembly *) = {[DT_DOCUMENTS_FILES] = whole_file,
+                                                             [DT_DOCUMENTS_LINES] = each_line_document,
+                                                             [DT_DOCUMENTS_PARAGRAPHS] = each_paragraph,
+                                                             [DT_DOCUMENTS_SEPARATOR] = each_separated};
+    const dt_err err = each[rules->documents](in, &a);
     dt_text_free(&a.b);
     return err;
 }

@@ -2,6 +2,7 @@
 #ifndef DTRAIN_DATA_MAKE_INPUT_H
 #define DTRAIN_DATA_MAKE_INPUT_H
 
+#include "dtrain/data/dataset.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
 /** Receives a document in one or several pieces; last is set for the final piece. An error ends reading. */
@@ -35,11 +36,11 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped
 dt_err dt_input_check_content(dt_input *in, bool json, bool automatic);
 void dt_input_close(dt_input *in);
 
-/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are
- *  skipped, except with "files". A long document comes in pieces. Encoded separately, they give the ids of
+/** How plain text is cut into documents. Blank documents are skipped, except of DT_DOCUMENTS_FILES. A long document comes in pieces. Encoded separately, they give the ids of
  *  the whole (dt_text_cut). */
 typedef struct dt_document_rules {
-    const char *documents, *separator;
+    dt_documents documents;
+    const char *separator;
     const dt_tokenizer *tokenizer;
     size_t piece_nbytes; /* approximate */
 } dt_document_rules;

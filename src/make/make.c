@@ -128,7 +128,7 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
         err = add_sample(k, w, p, item, json, parsed, which, &bad);
     if (err == DT_OK && !bad && item->json && !k->recipe.rules.rec) {
         dt_count_ignored(&p->ignored, &w->record, json, &k->recipe.rules);
-        if (!k->recipe.rules.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
+        if (!k->opt->images.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
     }
     if (err == DT_OK && bad) {
         p->samples[first] = p->samples[p->n_samples - 1];
@@ -180,29 +180,10 @@ static dt_err tick(void *self)
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define KIND_WORD(upper, lower, help) #lower,
-static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
-static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
-static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
-static const char *const formats[] = {"auto", "text", "json", "minionerec", "amazon", NULL};
-static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
-static const char *const preferences[] = {"better", "safer", NULL};
-
-static dt_err find_word(const char *option, const char *word, const char *const *words, int *index)
-{
-    char list[160] = "";
-    for (*index = 0; words[*index]; ++*index) {
-        if (strcmp(word, words[*index]) == 0) return DT_OK;
-        const size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", words[*index]);
-    }
-    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", option, list, word);
-}
-
 static dt_err check_options(const dt_make_options *o)
 {
     DT_CHECK(o->n_inputs > 0, DT_ERR_USAGE, "expected at least one input file");
-    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
+    DT_CHECK(o->documents != DT_DOCUMENTS_SEPARATOR || (o->separator && o->separator[0]), DT_ERR_USAGE,
              "separator: expected a text, found nothing");
     DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
     DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0,
@@ -219,7 +200,7 @@ static dt_err check_options(const dt_make_options *o)
              "image token: expected the text of a token, found nothing");
     DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS), DT_ERR_USAGE,
              "image tokens: expected 1 to %d tokens per image, found %" PRId64, DT_MAX_IMAGE_TOKENS, i->n_tokens);
-    DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
+    DT_CHECK(!i->preprocessor || (!o->turn_budgets && o->format != DT_INPUT_MINIONEREC), DT_ERR_USAGE,
              "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
              MAX_THREADS, o->n_threads);
@@ -227,31 +208,6 @@ static dt_err check_options(const dt_make_options *o)
              "expected a number of shards or a shard size, found both");
     DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64,
              o->n_shards);
-    return DT_OK;
-}
-
-static dt_err read_options(make *k)
-{
-    const dt_make_options *o = k->opt;
-    int kind, mask, truncation, preference, unused;
-    DT_TRY(find_word("kind", o->kind, kinds, &kind));
-    DT_TRY(find_word("format", o->format, formats, &unused));
-    DT_TRY(find_word("documents", o->documents, documents, &unused));
-    DT_TRY(find_word("mask", o->mask, masks, &mask));
-    DT_TRY(find_word("truncate", o->truncate, truncations, &truncation));
-    DT_TRY(find_word("prefer", o->prefer, preferences, &preference));
-    DT_TRY(check_options(o));
-    k->recipe.rules = (dt_rules){.any_kind = kind == DT_N_DATASET_KINDS,
-                                 .kind = (dt_dataset_kind)kind,
-                                 .mask = (dt_mask)mask,
-                                 .as_chat = o->as_chat,
-                                 .no_think = o->no_think,
-                                 .safer = preference == 1,
-                                 .weight_key = o->weight_key};
-    k->recipe.max_length = o->max_length;
-    k->recipe.truncate = (dt_truncate)truncation;
-    k->recipe.append_eos = o->append_eos;
-    k->recipe.turn_budgets = o->turn_budgets;
     return DT_OK;
 }
 
@@ -311,7 +267,7 @@ static dt_err check_outputs(const make *k)
 /* Open the templates that render records: of chats, or of recommendation data. */
 static dt_err open_templates(make *k)
 {
-    if (strcmp(k->opt->format, "minionerec") != 0) return open_chat(k);
+    if (k->opt->format != DT_INPUT_MINIONEREC) return open_chat(k);
     k->recipe.rules.rec = &k->rec;
     return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
@@ -392,20 +348,19 @@ static dt_err open_images(make *k)
              k->opt->tokenizer, o->token, k->images.token, o->token_id);
     k->recipe.images = &k->images;
     k->recipe.preprocessor = p;
-    k->recipe.image_folder = o->folder;
-    k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = k->image_text ? k->image_text : o->token;
     k->recipe.rules.image_alias = k->image_text ? o->token : NULL;
     k->recipe.rules.image_line = !k->image_text || o->image_line;
-    k->recipe.rules.captions = o->captions;
-    k->recipe.shards_of = k->opt->n_shards || k->opt->shard_nbytes ? k->opt->output : NULL;
     return DT_OK;
 }
 
 static dt_err open_all(make *k)
 {
     const dt_make_options *o = k->opt;
-    DT_TRY(read_options(k));
+    DT_TRY(check_options(o));
+    k->recipe.rules.opt = o;
+    k->recipe.max_length = o->max_length;
+    k->recipe.append_eos = o->append_eos;
     DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
     DT_TRY(open_templates(k));
     k->recipe.tokenizer = k->tokenizer;
@@ -449,7 +404,7 @@ static dt_err run(make *k)
 {
     DT_TRY(open_all(k));
     const bool datasets =
-        strcmp(k->opt->format, "auto") == 0 && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
+        k->opt->format == DT_INPUT_AUTO && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
     DT_TRY(datasets ? copy_datasets(k) : encode_inputs(k));
     DT_TRY(dt_outputs_commit(&k->outputs));
     return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;

@@ -101,13 +101,13 @@ static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, co
 static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules *rules, dt_span prompt,
                         const char *join, const dt_span completion[DT_N_SIDES])
 {
-    if (!rules->as_chat) DT_TRY(dt_check_context(json, false));
-    DT_CHECK(rules->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
-                                !dt_field_is_set(json_object_get(json, "functions"))),
+    if (!rules->opt->as_chat) DT_TRY(dt_check_context(json, false));
+    DT_CHECK(rules->opt->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
+                                     !dt_field_is_set(json_object_get(json, "functions"))),
              DT_ERR_DATA, "tools: plain text cannot have tools; write the record as a conversation with --as-chat");
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
-        if (rules->as_chat) {
+        if (rules->opt->as_chat) {
             DT_TRY(add_as_chat(r, json, (dt_side)s, rules, prompt, completion[s]));
             continue;
         }
@@ -396,7 +396,7 @@ static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_r
 static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *response[2];
-    const char *key = rules->safer ? "safer_response_id" : "better_response_id";
+    const char *key = rules->opt->prefer == DT_PREFER_SAFER ? "safer_response_id" : "better_response_id";
     const json_t *id = json_object_get(json, key);
     DT_TRY(dt_required_text(json, "prompt", &prompt));
     DT_TRY(dt_required_text(json, "response_0", &response[0]));

@@ -8,22 +8,15 @@
 
 struct dt_rec;
 
-typedef enum dt_mask { DT_MASK_AUTO, DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT } dt_mask;
-
 /** Settings for parsing all records of a run. */
 typedef struct dt_rules {
+    const dt_make_options *opt;
     const dt_chat *chat; /* NULL: no chat template, for the reason why_no_chat */
     const char *why_no_chat;
-    dt_wrap wrap;  /* for texts that no template renders */
-    bool any_kind; /* detect the kind; else kind is required */
-    dt_dataset_kind kind;
-    dt_mask mask;
-    bool as_chat, safer, no_think;
-    const char *weight_key;
+    dt_wrap wrap;             /* for texts that no template renders */
     const char *image_text;   /* image placeholder in texts; NULL: records have no images */
     const char *image_alias;  /* another text for it in conversations; NULL: none */
     bool image_line;          /* as dt_messages */
-    bool captions;            /* chats are image captions, rendered without a template */
     const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;
 

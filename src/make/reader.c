@@ -179,8 +179,8 @@ static dt_err read_file(dt_reader *r, const char *path)
     dt_err err = dt_input_open(&in, path, &r->n_read, stopped, r);
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
-    const bool automatic = strcmp(o->format, "auto") == 0,
-               json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path)) || r->rec;
+    const bool automatic = o->format == DT_INPUT_AUTO,
+               json = o->format == DT_INPUT_JSON || (automatic && is_json_name(path)) || r->rec;
     const bool parquet = err == DT_OK && !r->rec && (json || automatic) && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK)

@@ -6,9 +6,9 @@ static const char *const recipes[] = {"sft", "rl", "eval"};
 
 static dt_err check_kind(const dt_make_options *o, dt_dataset_kind kind)
 {
-    DT_CHECK(strcmp(o->kind, "auto") == 0 || strcmp(o->kind, dt_dataset_kind_name(kind)) == 0, DT_ERR_USAGE,
-             "kind: expected %s for the recipe %s, found %s", dt_dataset_kind_name(kind), o->rec.recipe, o->kind);
-    DT_CHECK(!o->as_chat && !o->turn_budgets && !o->weight_key && strcmp(o->mask, "auto") == 0, DT_ERR_USAGE,
+    DT_CHECK(o->kind == DT_ANY_KIND || o->kind == kind, DT_ERR_USAGE, "kind: expected %s for the recipe %s, found %s",
+             dt_dataset_kind_name(kind), o->rec.recipe, dt_dataset_kind_name(o->kind));
+    DT_CHECK(!o->as_chat && !o->turn_budgets && !o->weight_key && o->mask == DT_MASK_AUTO, DT_ERR_USAGE,
              "format minionerec does not support chats, masks or weights of other records");
     return DT_OK;
 }
