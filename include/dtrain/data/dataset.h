@@ -116,8 +116,6 @@ dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids);
 /** Read the loss mask of an sft file. mask: out [n], 0 or 1. DT_ERR_DATA. */
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask);
-/** Read the weight of a sample; 1 if the file has none. DT_ERR_DATA. */
-dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight);
 /** As dt_dataset_document, for either text of a sample: part is a dt_side. */
 dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
 /** As dt_dataset_read_tokens, for either text. */

@@ -90,11 +90,11 @@ static dt_err print_head(const dt_view *v, int64_t i)
     const dt_dataset_info *info = &v->d->info;
     const dt_kind *kind = v->d->kind;
     int64_t first, n;
-    float weight;
+    float weight = 1;
     DT_CHECK(info->n_documents >= 0 || i == 0, DT_ERR_USAGE,
              "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
     DT_TRY(find_range(v, i, &first, &n));
-    DT_TRY(dt_dataset_read_weight(v->d, i, &weight));
+    if (info->has_weights) DT_TRY(dt_dataset_read_weights(v->d, i, 1, &weight));
     printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, kind->noun, i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
     if (info->has_weights) printf(", weight %g", (double)weight);
