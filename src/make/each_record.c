@@ -48,7 +48,7 @@ dt_err dt_records_read(const char *path, dt_record_fn fn, void *self)
     dt_input in;
     int64_t n_read = 0;
     const bool csv = dt_has_ending(path, ".csv");
-    dt_err err = dt_input_open(&in, path, &n_read, NULL, NULL);
+    dt_err err = dt_input_open(&in, path, &n_read, NULL);
     const bool parquet = err == DT_OK && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, true, false);
     if (err == DT_OK)

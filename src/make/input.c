@@ -25,7 +25,7 @@ static dt_err more(dt_input *in)
     for (;;) {
         struct pollfd p = {.fd = in->fd, .events = POLLIN};
         const int ready = poll(&p, 1, POLL_MS);
-        DT_CHECK(!in->stopped || !in->stopped(in->stopped_self), DT_ERR_STOP, "%s: stopped while reading", in->path);
+        DT_CHECK(!in->stop || !atomic_load(in->stop), DT_ERR_STOP, "%s: stopped while reading", in->path);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
         const ssize_t got = read(in->fd, in->buffer + in->end, BLOCK_NBYTES - in->end);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -58,7 +58,7 @@ static dt_err skip_mark(dt_input *in)
 }
 
 /* O_NONBLOCK: opening a pipe without a writer must not block. */
-dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
+dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, const atomic_bool *stop)
 {
     const bool is_stdin = strcmp(path, "-") == 0;
     *in = (dt_input){.path = is_stdin ? "standard input" : path,
@@ -66,8 +66,7 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped
                      .buffer = malloc(BLOCK_NBYTES),
                      .line = 1,
                      .n_read = n_read,
-                     .stopped = stopped,
-                     .stopped_self = stopped_self};
+                     .stop = stop};
     DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
     DT_TRY(skip_mark(in));

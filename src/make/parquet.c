@@ -368,7 +368,7 @@ static dt_err each_chunk(parquet *p, duckdb_result *result, dt_json_fn *fn, void
     DT_CHECK_ERRNO(fstat(in->fd, &st) == 0, DT_ERR_DATA, in->path, "cannot be read");
     const int64_t before = *in->n_read - (int64_t)in->end;
     for (void *chunk; (chunk = p->duck->fetch_chunk(*result));) {
-        const dt_err err = in->stopped && in->stopped(in->stopped_self)
+        const dt_err err = in->stop && atomic_load(in->stop)
                                ? dt_fail(DT_ERR_STOP, "%s: stopped while reading", in->path)
                                : each_row_of_chunk(p, chunk, fn, self);
         p->duck->destroy_data_chunk(&chunk);

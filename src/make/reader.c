@@ -162,12 +162,6 @@ static dt_err put_items(dt_reader *r)
     return DT_OK;
 }
 
-static bool stopped(void *self)
-{
-    const dt_reader *r = self;
-    return dt_pipeline_stopped(r->pipeline);
-}
-
 static dt_err read_file(dt_reader *r, const char *path)
 {
     const dt_make_options *o = r->opt;
@@ -176,7 +170,7 @@ static dt_err read_file(dt_reader *r, const char *path)
                                      .tokenizer = r->tokenizer,
                                      .piece_nbytes = DT_CHUNK_NBYTES};
     dt_input in;
-    dt_err err = dt_input_open(&in, path, &r->n_read, stopped, r);
+    dt_err err = dt_input_open(&in, path, &r->n_read, dt_pipeline_stop(r->pipeline));
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
     const bool automatic = o->format == DT_INPUT_AUTO,

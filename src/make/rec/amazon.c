@@ -280,14 +280,12 @@ static dt_err take_line(void *self, const char *text, size_t nbytes, size_t n_bi
     return dt_error_lead(err, "%s:%" PRId64 ": ", a->path, line);
 }
 
-static bool is_stopped(void *self) { return atomic_load(((amazon *)self)->opt->stop); }
-
 static dt_err read_file(amazon *a, const char *path, dt_err (*take)(amazon *a, json_t *record))
 {
     dt_input in;
     a->path = path;
     a->take = take;
-    DT_TRY(dt_input_open(&in, path, &a->n_read, a->opt->stop ? is_stopped : NULL, a));
+    DT_TRY(dt_input_open(&in, path, &a->n_read, a->opt->stop));
     dt_err err = dt_input_check_content(&in, true, false);
     if (err == DT_OK) err = dt_input_each_record(&in, take_line, a);
     dt_input_close(&in);

@@ -61,12 +61,6 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, size_t n_bin
     return err;
 }
 
-static bool stopped(void *self)
-{
-    const scan *s = self;
-    return s->stop && atomic_load(s->stop);
-}
-
 static dt_err scan_file(scan *s, const char *path)
 {
     dt_input in;
@@ -75,7 +69,7 @@ static dt_err scan_file(scan *s, const char *path)
     DT_CHECK(!is_stdin && dt_is_file(path), DT_ERR_USAGE,
              "%s can be read only once: expected a regular file, because sampled or longest rows need a second pass",
              is_stdin ? "standard input" : path);
-    dt_err err = dt_input_open(&in, path, &n_read, stopped, s);
+    dt_err err = dt_input_open(&in, path, &n_read, s->stop);
     s->below_header = false;
     if (err == DT_OK) err = dt_input_each_row(&in, scan_row, s);
     dt_input_close(&in);
