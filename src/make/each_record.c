@@ -8,8 +8,7 @@
 
 typedef struct reading {
     const char *path;
-    dt_csv_header header;
-    bool begun; /* the header was read */
+    json_t *header; /* of a table; NULL until it is read */
     dt_record_fn fn;
     void *self;
 } reading;
@@ -34,11 +33,10 @@ static dt_err take_csv(void *self, const char *text, size_t nbytes, size_t n_bin
 {
     reading *r = self;
     json_t *record = NULL;
+    const bool header = !r->header;
     const dt_err err =
-        r->begun ? dt_csv_row(&record, &r->header, text, nbytes) : dt_csv_header_parse(&r->header, text, nbytes);
+        header ? dt_csv_header_parse(&r->header, text, nbytes) : dt_csv_row(&record, r->header, text, nbytes);
     if (err != DT_OK) return dt_error_replace(err, "%s:%" PRId64 ": %s", r->path, line, dt_error_message());
-    const bool header = !r->begun;
-    r->begun = true;
     return header ? DT_OK : take(r, record, line);
 }
 
@@ -56,6 +54,6 @@ dt_err dt_records_read(const char *path, dt_record_fn fn, void *self)
               : csv   ? dt_input_each_row(&in, take_csv, &r)
                       : dt_input_each_record(&in, take_json, &r);
     dt_input_close(&in);
-    dt_csv_header_free(&r.header);
+    json_decref(r.header);
     return err;
 }

@@ -74,7 +74,7 @@ void dt_reader_close(dt_reader *r)
 {
     for (int i = 0; i < r->n_paths; i++) {
         free(r->paths[i]);
-        if (r->headers) dt_csv_header_free(&r->headers[i]);
+        if (r->headers) json_decref(r->headers[i]);
     }
     free(r->paths);
     free(r->headers);
@@ -120,8 +120,8 @@ static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t 
 {
     r->begun = true;
     dt_err err = dt_csv_header_parse(r->header, text, nbytes);
-    if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
-    if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(r->header, "user_id"))
+    if (err == DT_OK) err = dt_rec_check_header(r->rec, *r->header);
+    if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(*r->header, "user_id"))
         err = dt_fail(DT_ERR_DATA, "expected the column user_id, because --longest-only keeps one row per user");
     return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
@@ -143,7 +143,7 @@ static dt_err put_row(void *self, const char *text, size_t nbytes, size_t n_bina
                                .json = true,
                                .begins = true,
                                .ends = true,
-                               .header = r->header,
+                               .header = *r->header,
                                .number = number,
                                .tasks = tasks});
 }
