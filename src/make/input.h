@@ -33,8 +33,8 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, const atom
 dt_err dt_input_check_content(dt_input *in, bool json, bool automatic);
 void dt_input_close(dt_input *in);
 
-/** How plain text is cut into documents. Blank documents are skipped, except of DT_DOCUMENTS_FILES. A long document comes in pieces. Encoded separately, they give the ids of
- *  the whole (dt_text_cut). */
+/** How plain text is cut into documents. Blank documents are skipped, but not blank files. A long document comes in
+ *  pieces. Encoded separately, they give the ids of the whole (dt_text_cut). */
 typedef struct dt_document_rules {
     dt_documents documents;
     const char *separator;

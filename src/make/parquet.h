@@ -9,10 +9,9 @@
 /** Checks the name and the first bytes. Only a seekable file can be Parquet. */
 bool dt_is_parquet(const dt_input *in);
 
-/** Read all rows of an open file, in order; they count from 1. A column becomes a key, null if the row has no value. Numbers,
- *  texts, lists and structs become JSON values. Dates and other types without JSON equivalent become
- *  texts, bytes become {DT_IMAGE_OF_ROW: name}. Memory: one chunk of the file, up to 2048 rows, or a page
- *  if that has more.
+/** Read all rows of an open file, in order. Rows count from 1. A column becomes a key, null if the row has no value.
+ *  Numbers, texts, lists and structs become JSON values. Dates and other types without JSON equivalent become texts,
+ *  bytes become {DT_IMAGE_OF_ROW: name}. Memory: one chunk of the file, up to 2048 rows, or a page if that has more.
  *
  *  DT_ERR_DATA: the DuckDB library is missing (duckdb.h), with advice; or the file is not Parquet,
  *  truncated or corrupt. DT_ERR_STOP. An error of fn ends reading. */

@@ -11,8 +11,6 @@ static bool is_prompt(const json_t *json, bool any)
     return !any && (dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer")));
 }
 
-static dt_form prompt_form(const json_t *json) { return DT_FORM_PROMPT; }
-
 static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
 {
     if (!answer || json_is_null(answer)) return DT_OK;
@@ -105,7 +103,7 @@ const dt_record_kind dt_records_prompts = {.description = "of a prompt",
                                            .advice = "",
                                            .noun = "prompts",
                                            .is = is_prompt,
-                                           .form = prompt_form,
+                                           .only_form = DT_FORM_PROMPT,
                                            .parse = parse_prompt,
                                            .is_empty = is_empty,
                                            .truncate = DT_TRUNCATE_END,

@@ -253,10 +253,11 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
     r->form = DT_FORM_REC;
     if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
-    r->form = kinds[r->kind]->form(json);
+    const dt_record_kind *kind = kinds[r->kind];
+    r->form = kind->form ? kind->form(json) : kind->only_form;
     DT_TRY(dt_check_fields(r, json, rules));
     DT_TRY(dt_list_images(r, json, rules));
-    DT_TRY(kinds[r->kind]->parse(r, json, rules, which));
+    DT_TRY(kind->parse(r, json, rules, which));
     DT_TRY(dt_image_names_take(&r->images, &r->messages[0]));
     DT_TRY(check_kind(rules, &r->kind));
     return read_weight(r, json, rules);

@@ -145,8 +145,6 @@ static dt_form sft_form(const json_t *json)
 
 bool dt_record_is_chat(const json_t *json) { return sft_form(json) != DT_FORM_TEXT; }
 
-static dt_form text_form(const json_t *json) { return DT_FORM_TEXT; }
-
 static dt_err read_tokens(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     return read_text(r, json, rules);
@@ -159,7 +157,7 @@ const dt_record_kind dt_records_tokens = {.description = "of plain text",
                                           .lacking = "any token",
                                           .advice = "",
                                           .noun = "texts",
-                                          .form = text_form,
+                                          .only_form = DT_FORM_TEXT,
                                           .parse = read_tokens,
                                           .truncate = DT_TRUNCATE_START};
 
