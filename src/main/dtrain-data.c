@@ -203,8 +203,8 @@ static dt_err parse(int argc, char **argv, options *c)
                                 .rec = {.recipe = "sft", .seed = 42, .k_core = 5}};
     DT_TRY(tool_parse(rows, c, argc, argv));
     if (c->help || c->version) return DT_OK;
-    DT_CHECK(!c->rec_option || c->make.format == DT_INPUT_MINIONEREC, DT_ERR_USAGE,
-             "--%s needs --format minionerec", c->rec_option);
+    DT_CHECK(!c->rec_option || c->make.format == DT_INPUT_MINIONEREC, DT_ERR_USAGE, "--%s needs --format minionerec",
+             c->rec_option);
     DT_CHECK(!c->amazon_option || c->make.format == DT_INPUT_AMAZON, DT_ERR_USAGE, "--%s needs --format amazon",
              c->amazon_option);
     DT_CHECK(!c->make.rec.items || c->make.format == DT_INPUT_MINIONEREC || c->make.format == DT_INPUT_AMAZON,
