@@ -126,7 +126,7 @@ static dt_err open_head(dt_dataset *d, bool has[DT_N_ARRAYS])
 
 static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
 {
-    return dt_array_open(a, file_of(d), d->fd, d->file_nbytes, d->path, name, types);
+    return dt_array_open(a, file_of(d), d->fd, d->path, name, types);
 }
 
 static dt_err check_offset_ends(const dt_dataset *d, int part)
