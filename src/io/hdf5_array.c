@@ -1,8 +1,9 @@
 /* hdf5_array.c - arrays in an HDF5 file: their description, and reads of any range of elements.
  *
  * A contiguous array without filters is read by pread at its offset: at the speed of the disk, by any number of ranks
- * and threads, and without HDF5's lock. Arrays that another program has chunked, compressed or stored big-endian are read through HDF5.
- * External links and external storage are rejected, so that an untrusted file cannot make dtrain read other files. */
+ * and threads, and without HDF5's lock. Arrays that another program has chunked, compressed or stored big-endian are
+ * read through HDF5. External links and external storage are rejected, so that an untrusted file cannot make dtrain
+ * read other files. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>

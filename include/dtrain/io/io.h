@@ -74,7 +74,8 @@ static inline uint32_t dt_checksum_lane(uint64_t j) { return (uint32_t)(dt_mix64
 
 /* ---- arrays in a file -------------------------------------------------------------------------------------------- */
 
-/** Element types. Big-endian numbers are read as little-endian ones. DT_H5_BF16 is uint16 with the attribute dtype = "bf16". */
+/** Element types. Big-endian numbers are read as little-endian ones. DT_H5_BF16 is uint16 with the attribute dtype =
+ *  "bf16". */
 typedef enum dt_h5_type {
     DT_H5_OTHER,
     DT_H5_F32,
