@@ -21,17 +21,22 @@ static inline dt_make_options options(void)
     return (dt_make_options){.output = output,
                              .inputs = inputs,
                              .n_inputs = 1,
-                             .kind = "auto",
-                             .format = "json",
-                             .documents = "lines",
+                             .kind = DT_ANY_KIND,
+                             .format = DT_INPUT_JSON,
+                             .documents = DT_DOCUMENTS_LINES,
                              .tokenizer = "bytes",
                              .chat_template = "plain",
-                             .mask = "auto",
-                             .prefer = "better",
-                             .truncate = "auto",
                              .append_eos = true,
                              .force = true,
                              .n_threads = 2};
+}
+
+/* The kind of this name; NULL or "auto": any. */
+static inline dt_dataset_kind kind_named(const char *name)
+{
+    int k = 0;
+    while (k < DT_ANY_KIND && (!name || strcmp(name, dt_dataset_kind_name((dt_dataset_kind)k)) != 0)) k++;
+    return (dt_dataset_kind)k;
 }
 
 static inline void write_input(const char *text)
@@ -44,7 +49,7 @@ static inline void write_input(const char *text)
 /* JSON may have apostrophes for quotation marks. */
 static inline dt_err make(const char *text, const dt_make_options *o, dt_make_stats *stats)
 {
-    const bool json = strcmp(o->format, "json") == 0;
+    const bool json = o->format == DT_INPUT_JSON;
     if (text) write_input(json && strchr(text, '\'') ? quoted(text) : text);
     dt_error_clear();
     return dt_make_datasets(o, stats);

@@ -28,6 +28,7 @@ done
 prints "a missing value is named" '^dtrain-data: error: -o: expected a value' run 0 ./dtrain-data -o
 prints "an option cut short is completed" '^dtrain-data: error: --max: expected a value' run 0 ./dtrain-data --max
 prints "an ambiguous one is refused" '^dtrain-data: error: --s: [0-9]+ options start with this' run 0 ./dtrain-data --s
+prints "a word that an option does not have is refused" '^dtrain-data: error: --kind: expected tokens, sft, .* or auto, found .words.' run 0 ./dtrain-data --kind words -o a b
 prints "a number with letters is refused" '^dtrain-data: error: --threads: expected a whole number from 1 to 2147483647, found .2x.' run 0 ./dtrain-data --threads 2x -o a b
 
 # a reader that has left: no error, and no death by a signal

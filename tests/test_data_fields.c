@@ -16,7 +16,8 @@
 
 typedef struct refusal {
     const char *record, *named; /* NULL: accepted */
-    const char *kind, *mask;
+    const char *kind;
+    dt_mask mask;
     bool as_chat;
 } refusal;
 
@@ -25,8 +26,8 @@ static void must_refuse(const refusal *r)
     dt_make_options o = options();
     dt_make_stats stats;
     char want[256];
-    if (r->kind) o.kind = r->kind;
-    if (r->mask) o.mask = r->mask;
+    o.kind = kind_named(r->kind);
+    o.mask = r->mask;
     o.as_chat = r->as_chat;
     const dt_err err = make(r->record, &o, &stats);
     snprintf(want, sizeof want, "%s:1: %s", input, r->named ? quoted(r->named) : "");
@@ -103,7 +104,7 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
         {"{'instruction': 'i', 'output': 'o', 'response': 'p'}", "output and response: expected only one"},
         {"{" CHAT ", 'rejected_response': 'r'}", "rejected_response: found one answer of a preference"},
         {"{" WITHOUT("'weight': 0") "}", "message 1: weight excludes the answer from the loss, but --mask full",
-         .mask = "full"},
+         .mask = DT_MASK_FULL},
         {"{" WITHOUT("'loss': false") "}", "message 1: loss excludes the answer from the loss, but --mask full",
          .kind = "tokens"},
         {"{'prompt': [" Q "], 'chosen': [{'role': 'assistant', 'content': 'a', 'train': false}], 'rejected': [" A "]}",
@@ -163,7 +164,7 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
     MUST_REFUSE(cases);
     dt_make_options o = options();
     dt_make_stats stats;
-    o.kind = "sft";
+    o.kind = DT_DATASET_SFT;
     o.skip_bad = true;
     assert_int_equal(make("{" COMPLETION ", 'label': true}\n{" COMPLETION ", 'label': false}\n", &o, &stats), DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_bad == 1);
@@ -202,7 +203,7 @@ TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
     assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
     assert_int_equal(make("{'prompt': 'p', 'answer': 'a', 'level': 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
-    o.kind = "sft";
+    o.kind = DT_DATASET_SFT;
     assert_int_equal(make("{" COMPLETION ", 'label': 'sport'}\n", &o, &stats), DT_OK);
     assert_int_equal(count_of(&stats.ignored, "label"), 1);
     o.kind = options().kind;
@@ -269,7 +270,7 @@ TEST_WITH(equal_pairs_are_counted, clear, NULL)
     assert_true(access(output, F_OK) != 0);
     assert_int_equal(make(TIE, &o, &stats), DT_OK);
     o.max_length = 2; /* equal after the cut */
-    o.truncate = "keep_start";
+    o.truncate = DT_TRUNCATE_START;
     assert_fails(make("{'prompt': 'p', 'chosen': 'abc', 'rejected': 'abd'}\n", &o, &stats), DT_ERR_DATA, "");
 }
 
@@ -403,7 +404,7 @@ TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
 
 TEST_WITH(a_git_lfs_pointer_is_not_data, clear, NULL)
 {
-    static const char *const formats[] = {"json", "text", "auto"};
+    static const dt_input_format formats[] = {DT_INPUT_JSON, DT_INPUT_TEXT, DT_INPUT_AUTO};
     dt_make_options o = options();
     dt_make_stats stats;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {

@@ -25,7 +25,7 @@ typedef struct craft {
     uint32_t token_7;
     uint8_t mask_7;
     float weight_1;
-    bool chunked, gzip, big_endian, compact, external, no_offsets, user_block;
+    bool chunked, gzip, big_endian, compact, external, no_offsets, user_block, linked;
 } craft;
 
 static bool left_out(const craft *c, const char *name) { return c->leave_out && strcmp(c->leave_out, name) == 0; }
@@ -94,6 +94,10 @@ static void make(const craft *c)
     array(f, c, "loss_mask", c->mask_type ? c->mask_type : H5T_STD_U8LE, H5T_NATIVE_UINT8,
           c->n_mask ? (hsize_t)c->n_mask : 10, 1, mask);
     array(f, c, "weights", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, c->n_weights ? (hsize_t)c->n_weights : 2, 1, weights);
+    if (c->linked) {
+        H5Lmove(f, "tokens", f, "elsewhere", H5P_DEFAULT, H5P_DEFAULT);
+        assert_true(H5Lcreate_external(path, "/elsewhere", f, "tokens", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    }
     H5Fclose(f), H5Pclose(create);
     dt_h5_unlock();
 }
@@ -228,6 +232,7 @@ TEST(bad_files_are_refused_with_the_reason)
         {{.weight_1 = 0.0f / 0.0f}, "weights[1]"},
         {{.weight_1 = 9e-4f}, "weights[1]: expected 0, or 0.001 to 1e6"},
         {{.external = true}, "in this file"},
+        {{.linked = true}, "tokens is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         make(&cases[i].c);

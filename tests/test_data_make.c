@@ -58,14 +58,13 @@ TEST_WITH(a_document_in_pieces_is_the_document, clear, NULL)
     for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)('a' + dt_mix64(i) % 26);
     text[500000] = '\n';
     write_input(text);
-    static const char *const documents[] = {"files", "lines", "paragraphs", "separator"};
     static const int64_t n_documents[] = {1, 2, 1, 2}, n_less[] = {0, 1, 0, 4};
     memcpy(text + 800000, "@==@", 4);
     write_input(text);
-    o.format = "text";
+    o.format = DT_INPUT_TEXT;
     o.separator = "@==@";
     for (int i = 0; i < 4; i++) {
-        o.documents = documents[i];
+        o.documents = (dt_documents)i;
         assert_int_equal(make(NULL, &o, &stats), DT_OK);
         assert_int_equal(stats.n_documents, n_documents[i]);
         assert_int_equal(stats.n_tokens, (int64_t)sizeof text - 1 - n_less[i] + n_documents[i]);
@@ -75,9 +74,9 @@ TEST_WITH(a_document_in_pieces_is_the_document, clear, NULL)
         for (int k = 0; k < 2000; k++) assert_int_equal(id[k], text[262144 - 1000 + k]);
         dt_dataset_close(d);
     }
-    o.documents = "files"; /* the end of a long one, and a limit that it passes */
+    o.documents = DT_DOCUMENTS_FILES; /* the end of a long one, and a limit that it passes */
     o.max_length = 1000;
-    o.truncate = "keep_end";
+    o.truncate = DT_TRUNCATE_END;
     assert_int_equal(make(NULL, &o, &stats), DT_OK);
     dt_dataset *d = open_output(output);
     int32_t id[1000];
@@ -210,8 +209,8 @@ TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     struct rusage before, after;
-    o.format = "text";
-    o.documents = "files";
+    o.format = DT_INPUT_TEXT;
+    o.documents = DT_DOCUMENTS_FILES;
     FILE *f = fopen(input, "w");
     char block[1 << 16];
     memset(block, 'x', sizeof block);
@@ -359,10 +358,6 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
         assert_fails(make(NULL, &o, &stats), err, says);                                                               \
     } while (0)
 #define REFUSED(change, says) FAILS(change, DT_ERR_USAGE, says)
-    REFUSED(o.kind = "words", "kind: expected tokens, sft");
-    REFUSED(o.mask = "answers", "mask: expected auto, full");
-    REFUSED(o.truncate = "middle", "truncate");
-    REFUSED(o.prefer = "worse", "prefer");
     REFUSED(o.n_threads = 5000, "threads");
     REFUSED((o.n_shards = 2, o.shard_nbytes = 5), "found both");
     REFUSED(o.turn_budgets = true, "--max-length");

@@ -131,7 +131,7 @@ TEST_WITH(only_captions_are_trained_on, clear, NULL)
 
 TEST_WITH(placeholders_are_no_targets_whatever_the_mask, clear, NULL)
 {
-    static const char *const masks[] = {"full", "completion", "assistant"};
+    static const dt_mask masks[] = {DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT};
     dt_make_options o = with_images();
     for (int m = 0; m < 3; m++) {
         dt_make_stats stats;
@@ -231,18 +231,18 @@ TEST_WITH(pairs_and_prompts_have_images_in_their_prompts, clear, NULL)
 TEST_WITH(no_image_is_cut, clear, NULL)
 {
     static const struct {
-        const char *truncate;
+        dt_truncate truncate;
         int64_t max_length;
         int n_documents, n_truncated;
-    } cases[] = {{"keep_start", N_IMG + 2, 1, 1},
-                 {"keep_start", N_IMG, 0, 0},
-                 {"keep_end", N_IMG + 8, 1, 1},
-                 {"keep_end", N_IMG + 7, 0, 0},
-                 {"drop", N_IMG + 8, 0, 0}};
+    } cases[] = {{DT_TRUNCATE_START, N_IMG + 2, 1, 1},
+                 {DT_TRUNCATE_START, N_IMG, 0, 0},
+                 {DT_TRUNCATE_END, N_IMG + 8, 1, 1},
+                 {DT_TRUNCATE_END, N_IMG + 7, 0, 0},
+                 {DT_TRUNCATE_DROP, N_IMG + 8, 0, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         dt_make_options o = with_images();
         dt_make_stats stats;
-        o.mask = "full";
+        o.mask = DT_MASK_FULL;
         o.truncate = cases[c].truncate;
         o.max_length = cases[c].max_length;
         /* a token, the image, seven tokens and the end; and a short one, that there is a file */
@@ -396,8 +396,8 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
     REFUSED(o.images.token_id = 5, DT_ERR_DATA, "config.json");
     REFUSED(o.images.size = 16, DT_ERR_DATA, "16");
     REFUSED((o.turn_budgets = true, o.max_length = 50), DT_ERR_USAGE, "budgets");
-    REFUSED(o.kind = "tokens", DT_ERR_USAGE, "kind tokens");
-    REFUSED(o.format = "text", DT_ERR_USAGE, "kind tokens");
+    REFUSED(o.kind = DT_DATASET_TOKENS, DT_ERR_USAGE, "kind tokens");
+    REFUSED(o.format = DT_INPUT_TEXT, DT_ERR_USAGE, "kind tokens");
 }
 
 static void copy(const char *from, const char *to)

@@ -371,14 +371,14 @@ TEST(equal_documents_are_on_one_side_of_the_split)
                          .validation_fraction = 0.5,
                          .inputs = inputs,
                          .n_inputs = 1,
-                         .kind = "auto",
-                         .format = "auto",
-                         .documents = "files",
+                         .kind = DT_ANY_KIND,
+                         .format = DT_INPUT_AUTO,
+                         .documents = DT_DOCUMENTS_FILES,
                          .tokenizer = "bytes",
                          .chat_template = "auto",
-                         .mask = "auto",
-                         .prefer = "better",
-                         .truncate = "auto",
+                         .mask = DT_MASK_AUTO,
+                         .prefer = DT_PREFER_BETTER,
+                         .truncate = DT_TRUNCATE_AUTO,
                          .force = true};
     dt_make_stats stats;
     assert_int_equal(dt_make_datasets(&o, &stats), DT_OK);

@@ -98,14 +98,13 @@ TEST(sixteen_ranks_share_three_samples)
 TEST(shares_follow_the_weights)
 {
     const double weights[] = {0.5, 3, 1e-9, 1.5};
-    int32_t share[4];
     static dt_mix mix;
-    dt_mix_init(&mix, 4, weights, share);
+    dt_mix_init(&mix, 4, weights);
     int32_t total = 0;
     for (int e = 0; e < 4; e++) {
         const double exact = weights[e] / 5.000000001 * DT_MIX_SLOTS;
-        assert_true(share[e] >= 1 && share[e] > exact - 2 && share[e] < exact + 2);
-        total += share[e];
+        assert_true(mix.share[e] >= 1 && mix.share[e] > exact - 2 && mix.share[e] < exact + 2);
+        total += mix.share[e];
     }
     assert_int_equal(total, DT_MIX_SLOTS);
 
@@ -116,7 +115,7 @@ TEST(shares_follow_the_weights)
         dt_mix_find(&mix, g, &e, &occurrence);
         assert_int_equal(occurrence, seen[e]++); /* counted without a gap */
         for (int k = 0; k < 4; k++)              /* never far from its share, so that every batch is a mixture */
-            assert_true(llabs(seen[k] * DT_MIX_SLOTS - (int64_t)(g + 1) * share[k]) <= 2 * DT_MIX_SLOTS);
+            assert_true(llabs(seen[k] * DT_MIX_SLOTS - (int64_t)(g + 1) * mix.share[k]) <= 2 * DT_MIX_SLOTS);
     }
 }
 
@@ -124,21 +123,19 @@ TEST(many_tiny_weights_get_a_slot_each)
 {
     enum { N = 3000 };
     static double weights[N];
-    static int32_t share[N];
     static dt_mix mix;
     for (int e = 0; e < N; e++) weights[e] = e == 0 ? 1e6 : 1;
-    dt_mix_init(&mix, N, weights, share);
-    for (int e = 1; e < N; e++) assert_int_equal(share[e], 1);
-    assert_int_equal(share[0], DT_MIX_SLOTS - N + 1);
+    dt_mix_init(&mix, N, weights);
+    for (int e = 1; e < N; e++) assert_int_equal(mix.share[e], 1);
+    assert_int_equal(mix.share[0], DT_MIX_SLOTS - N + 1);
 }
 
 TEST(an_exhausted_entry_starts_over_in_another_order)
 {
     const double weights[] = {1, 1};
     const int64_t first[] = {0, 10, 50};
-    int32_t share[2];
     static dt_mix mix;
-    dt_mix_init(&mix, 2, weights, share);
+    dt_mix_init(&mix, 2, weights);
     dt_order o = make(50, 50, 1, 1, true, false);
     o.mix = &mix;
     o.entry_first = first;

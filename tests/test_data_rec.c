@@ -13,7 +13,7 @@
 static dt_make_options rec_options(const char *recipe)
 {
     dt_make_options o = options();
-    o.format = "minionerec";
+    o.format = DT_INPUT_MINIONEREC;
     o.tokenizer = FILES "qwen2";
     o.chat_template = "auto";
     o.rec = (dt_rec_options){.recipe = recipe, .index = FILES "x.index.json", .items = FILES "x.item.json", .seed = 42};
@@ -319,7 +319,7 @@ TEST(options_that_do_not_fit_are_refused)
         dt_make_options o = rec_options(cases[i].recipe);
         dt_make_stats stats;
         o.rec.tasks = cases[i].tasks;
-        o.kind = cases[i].kind;
+        o.kind = kind_named(cases[i].kind);
         o.rec.index = cases[i].index;
         assert_fails(make(HEADER GOOD, &o, &stats), DT_ERR_USAGE, cases[i].why);
     }

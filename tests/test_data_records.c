@@ -6,7 +6,8 @@
 
 typedef struct form {
     const char *record, *want, *want_other; /* other: rejected, or the answer */
-    const char *kind, *mask, *chat;         /* options; NULL: as usual */
+    const char *kind, *chat;                /* options; NULL: as usual */
+    dt_mask mask;
     bool as_chat, no_eos;
 } form;
 
@@ -15,8 +16,8 @@ static void must_give(const form *f)
     dt_make_options o = options();
     dt_make_stats stats;
     char found[8192];
-    if (f->kind) o.kind = f->kind;
-    if (f->mask) o.mask = f->mask;
+    o.kind = kind_named(f->kind);
+    o.mask = f->mask;
     if (f->chat) o.chat_template = f->chat;
     o.as_chat = f->as_chat;
     o.append_eos = !f->no_eos;
@@ -57,7 +58,7 @@ TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
     assert_int_equal(make(forms[3].record, &o, &stats), DT_OK); /* the zero byte is a token, too */
     assert_int_equal(stats.n_tokens, 4);
     char found[16];
-    o.format = "text", o.kind = "sft";
+    o.format = DT_INPUT_TEXT, o.kind = DT_DATASET_SFT;
     assert_int_equal(make("ab\n", &o, &stats), DT_OK);
     dt_dataset *d = open_output(output);
     show(d, DT_SIDE_FIRST, 0, -1, found);
@@ -70,11 +71,11 @@ TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
     static const form forms[] = {
         {"{'messages': " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{'conversation': " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
-        {"{'messages': " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
+        {"{'messages': " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = DT_MASK_COMPLETION},
         {"{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': 'user', "
          "'content': 'r'}]}",
-         "User: q\nAssistant:{ a$}User: r\n", .mask = "completion"},
-        {"{'messages': " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
+         "User: q\nAssistant:{ a$}User: r\n", .mask = DT_MASK_COMPLETION},
+        {"{'messages': " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = DT_MASK_FULL},
         {"{'messages': " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_"
          "start|>assistant\n"
@@ -84,7 +85,7 @@ TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|"
          ">assistant\n"
          "{b<|im_end|>\n$}",
-         .chat = "chatml", .mask = "completion"},
+         .chat = "chatml", .mask = DT_MASK_COMPLETION},
         {"{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}, {'from': 'observation', "
          "'value': 'o'}, {'from': 'gpt', 'value': 'b'}], 'system': 's'}",
          "s\n\nUser: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
@@ -105,7 +106,7 @@ TEST_WITH(prompts_are_not_trained_on, clear, NULL)
     static const form forms[] = {
         {"{'prompt': '2+2=', 'completion': '4'}", "2+2={4$}"},
         {"{'prompt': '2+2=', 'completion': '4'}", "2+2={4}", .no_eos = true},
-        {"{'prompt': '2+2=', 'completion': '4'}", "2{+2=4$}", .mask = "full"},
+        {"{'prompt': '2+2=', 'completion': '4'}", "2{+2=4$}", .mask = DT_MASK_FULL},
         {"{'prompt': '', 'completion': 'ab'}", "a{b$}"},
         {"{'prompt': 'q', 'completion': 'a'}", "User: q\nAssistant:{ a$}", .as_chat = true},
         {"{'prompt': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': 'user', "
@@ -116,7 +117,7 @@ TEST_WITH(prompts_are_not_trained_on, clear, NULL)
          "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
         {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}, "
          "{'role': 'tool', 'content': 'o'}, {'role': 'assistant', 'content': 'b'}]}",
-         "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},
+         "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = DT_MASK_ASSISTANT},
         {"{'instruction': 'Add', 'input': '1 2', 'output': '3'}", "User: Add\n1 2\nAssistant:{ 3$}"},
         {"{'instruction': 'Add', 'input': '', 'response': '3'}", "User: Add\nAssistant:{ 3$}"},
         {"{'instruction': 'Add', 'input': '1 2', 'output': '3'}",
@@ -183,9 +184,9 @@ TEST_WITH(fields_next_to_a_conversation_are_used, clear, NULL)
          "Answer in one word.\n\nUser: Name a country.\nAssistant:{ France.$}User: and its capital?\nAssistant:{ "
          "Paris.$}"},
         {"{'instruction': 'i', 'input': 'j', 'output': 'o', " HISTORY "}",
-         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ o$}", .mask = "completion"},
+         "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ o$}", .mask = DT_MASK_COMPLETION},
         {"{'instruction': 'i', 'input': 'j', 'output': 'o', " HISTORY "}",
-         "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}User: i\nj\nAssistant:{ o$}", .mask = "assistant"},
+         "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}User: i\nj\nAssistant:{ o$}", .mask = DT_MASK_ASSISTANT},
         {"{'instruction': 'i', 'context': 'j', 'response': 'o', 'history': null, 'system': ''}",
          "User: i\nj\nAssistant:{ o$}"},
         {"{'instruction': 'i', 'input': 'j', 'output': 'o', 'system': 's'}",
@@ -240,7 +241,7 @@ TEST_WITH(answers_are_taken_out_of_the_loss, clear, NULL)
          "User: q\nAssistant: a${User: r\nAssistant: b$}"},
         {"{'messages':[{'role':'user','content':'q','training':false},{'role':'assistant','content':'a','loss_scale':0}"
          ",{'role':'user','content':'r'},{'role':'assistant','content':'b'}]}",
-         "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "assistant"},
+         "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = DT_MASK_ASSISTANT},
     };
     MUST_GIVE(forms);
 }
@@ -250,7 +251,7 @@ TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     dt_pair pair;
-    o.prefer = "safer";
+    o.prefer = DT_PREFER_SAFER;
     assert_int_equal(make("{'prompt': 'q', 'chosen': 'c', 'rejected': 'r', 'margin': -0.5}\n{'prompt': 'q', "
                           "'chosen_response': 'c', 'rejected_response': 'r', 'safety_labels': [1, -1]}\n{'prompt': "
                           "'q', 'chosen_response': 'c', 'rejected_response': 'r', 'safety_labels': {'rejected': "
@@ -290,7 +291,7 @@ TEST_WITH(answers_with_labels_are_samples, clear, NULL)
         int64_t n, n_prompt;
         bool good;
     } want[] = {{5, 2, true}, {5, 2, false}, {21, 18, true}, {4, 1, true}, {5, 1, false}};
-    o.kind = "unpaired";
+    o.kind = DT_DATASET_UNPAIRED;
     assert_int_equal(
         make("{'prompt': 'qq', 'completion': 'aa', 'label': true}\n{'prompt': 'qq', 'completion': 'aa', 'label': "
              "0}\n{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': "
@@ -311,7 +312,7 @@ TEST_WITH(answers_with_labels_are_samples, clear, NULL)
     }
     assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
     dt_dataset_close(d);
-    o.kind = "auto";
+    o.kind = DT_ANY_KIND;
     assert_int_equal(make("{'prompt': 'qq', 'completion': 'aa', 'label': false}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.kind, DT_DATASET_UNPAIRED);
 }
@@ -421,7 +422,7 @@ TEST_WITH(ids_and_masks_are_those_of_transformers, clear, NULL)
 /* ---- samples that are too long
  * --------------------------------------------------------------------------------------- */
 
-static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want,
+static void must_cut(const char *record, dt_truncate truncation, int64_t max_length, const char *want,
                      int64_t n_truncated, int64_t n_too_long)
 {
     char found[4096], both[512];
@@ -430,7 +431,7 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
     const bool text = record[0] != '{';
     o.max_length = max_length;
     o.truncate = truncation;
-    o.format = text ? "text" : "json";
+    o.format = text ? DT_INPUT_TEXT : DT_INPUT_JSON;
     snprintf(both, sizeof both, "%s\n%s", record,
              text                           ? "a"
              : strstr(record, "chosen")     ? "{'prompt': '', 'chosen': 'a', 'rejected': 'b'}"
@@ -453,19 +454,19 @@ TEST_WITH(what_is_too_long_is_cut_or_left_out, clear, NULL)
 {
     static const char sft[] = "{'prompt': 'abc', 'completion': 'def'}",
                       pair[] = "{'prompt': 'abc', 'chosen': 'def', 'rejected': 'g'}";
-    must_cut(sft, "auto", 5, "abc{de}", 1, 0); /* no end of text where there was none */
-    must_cut(sft, "keep_end", 5, "c{def$}", 1, 0);
-    must_cut(sft, "keep_end", 3, "e{f$}", 1, 0);
-    must_cut(sft, "drop", 5, "", 0, 1);
-    must_cut(sft, "drop", 7, "abc{def$}", 0, 0);
-    must_cut(pair, "auto", 6, "", 0, 1);
-    must_cut(pair, "keep_start", 6, "abc{def}", 1, 0);
-    must_cut(pair, "keep_end", 6, "bc{def$}", 1, 0);
-    must_cut("{'prompt': 'abcdef'}", "auto", 4, "cdef", 1, 0);
-    must_cut("abcdef", "auto", 4, "abcd", 1, 0);
-    must_cut("abcdef", "keep_end", 4, "def$", 1, 0);
-    must_cut("abcdef", "drop", 4, "", 0, 1);
-    must_cut("abc", "drop", 4, "abc$", 0, 0);
+    must_cut(sft, DT_TRUNCATE_AUTO, 5, "abc{de}", 1, 0); /* no end of text where there was none */
+    must_cut(sft, DT_TRUNCATE_END, 5, "c{def$}", 1, 0);
+    must_cut(sft, DT_TRUNCATE_END, 3, "e{f$}", 1, 0);
+    must_cut(sft, DT_TRUNCATE_DROP, 5, "", 0, 1);
+    must_cut(sft, DT_TRUNCATE_DROP, 7, "abc{def$}", 0, 0);
+    must_cut(pair, DT_TRUNCATE_AUTO, 6, "", 0, 1);
+    must_cut(pair, DT_TRUNCATE_START, 6, "abc{def}", 1, 0);
+    must_cut(pair, DT_TRUNCATE_END, 6, "bc{def$}", 1, 0);
+    must_cut("{'prompt': 'abcdef'}", DT_TRUNCATE_AUTO, 4, "cdef", 1, 0);
+    must_cut("abcdef", DT_TRUNCATE_AUTO, 4, "abcd", 1, 0);
+    must_cut("abcdef", DT_TRUNCATE_END, 4, "def$", 1, 0);
+    must_cut("abcdef", DT_TRUNCATE_DROP, 4, "", 0, 1);
+    must_cut("abc", DT_TRUNCATE_DROP, 4, "abc$", 0, 0);
 }
 
 TEST_WITH(samples_without_targets_are_counted, clear, NULL)
@@ -502,7 +503,7 @@ TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
                                        "{'question':'q','answer':0.5}", "{}"};
     dt_make_options o = options();
     dt_make_stats stats;
-    o.kind = "prompts";
+    o.kind = DT_DATASET_PROMPTS;
     for (o.n_shards = 0; o.n_shards <= 3; o.n_shards += 3) {
         assert_int_equal(make(records, &o, &stats), DT_OK);
         for (int i = 0; i < 3; i++) {

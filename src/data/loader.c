@@ -22,7 +22,6 @@ struct dt_loader {
     dt_sources sources;
     dt_order order;
     dt_mix *mix;
-    int32_t *share;
     dt_counted memory;
     dt_fill_scratch scratch;
     dt_batch *batches;
@@ -119,12 +118,8 @@ static bool has_batches(const dt_loader *l)
 
 static dt_err check_options(const dt_loader_options *o)
 {
-    DT_CHECK(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->nranks >= 1 &&
-                 o->rank >= 0 && o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0,
-             DT_ERR_ARG,
-             "internal: dt_loader_open: invalid options: seq_len %" PRId64 ", micro_batch_size %" PRId64
-             ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d",
-             o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
+    DT_EXPECT(o->seq_len >= 1 && o->micro_batch_size >= 1 && o->train_batch_size >= 1 && o->rank >= 0 &&
+              o->rank < o->nranks && o->prefetch >= 0 && o->max_samples >= 0);
     const int n_texts = (int)dt_max_i64(1, dt_kind_of(o->kind)->n_sequences);
     DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
              "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,
@@ -175,10 +170,8 @@ static dt_err open_order(dt_loader *l)
     if (l->sources.weighted) {
         DT_CHECK(l->sources.n_entries <= DT_MIX_SLOTS, DT_ERR_USAGE,
                  "%s: expected at most %d files with weights, found %d", o->where, DT_MIX_SLOTS, l->sources.n_entries);
-        l->mix = malloc(sizeof *l->mix);
-        l->share = calloc((size_t)l->sources.n_entries, sizeof *l->share);
-        DT_CHECK(l->mix && l->share, DT_ERR_MEMORY, "no memory to mix %d files", l->sources.n_entries);
-        dt_mix_init(l->mix, l->sources.n_entries, l->sources.weight, l->share);
+        DT_ALLOC(l->mix, 1, "no memory to mix %d files", l->sources.n_entries);
+        dt_mix_init(l->mix, l->sources.n_entries, l->sources.weight);
         l->order.mix = l->mix;
     }
     dt_order_init(&l->order, o->drop_last);
@@ -257,24 +250,19 @@ static dt_err open_batches(dt_loader *l)
                             l->n_batches);
 }
 
-static const char *other_tokenizer(const dt_sources *s)
+/* The names of the tokenizer and of the chat template, and the first file with another one. */
+static void find_names(const dt_sources *s, dt_data_info *to)
 {
-    const char *first = dt_dataset_get_info(s->samples[0].dataset)->tokenizer;
-    for (int i = 1; i < s->n_files; i++) {
-        const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
-        if (*first && *info->tokenizer && strcmp(info->tokenizer, first) != 0) return info->path;
-    }
-    return NULL;
-}
-
-static void find_templates(const dt_sources *s, dt_data_info *to)
-{
+    to->tokenizer = dt_dataset_get_info(s->samples[0].dataset)->tokenizer;
     to->chat_template = "";
-    for (int i = 0; i < s->n_files && !to->other_template_path; i++) {
+    for (int i = 0; i < s->n_files; i++) {
         const dt_dataset_info *info = dt_dataset_get_info(s->samples[i].dataset);
+        const bool other = *to->tokenizer && *info->tokenizer && strcmp(info->tokenizer, to->tokenizer) != 0;
+        if (other && !to->other_path) to->other_path = info->path;
         if (!*to->chat_template)
             to->chat_template = info->chat_template;
-        else if (*info->chat_template && strcmp(info->chat_template, to->chat_template) != 0)
+        else if (!to->other_template_path && *info->chat_template &&
+                 strcmp(info->chat_template, to->chat_template) != 0)
             to->other_template_path = info->path;
     }
 }
@@ -291,11 +279,10 @@ static dt_err open_all(dt_loader *l)
     if (l->order.n < l->sources.n_samples) l->info.n_packed = 0;
     l->info.of_documents = first->kind == DT_DATASET_TOKENS;
     l->info.steps_per_epoch = l->order.steps_per_epoch;
-    l->info.path = first->path, l->info.tokenizer = first->tokenizer;
-    l->info.other_path = other_tokenizer(&l->sources);
+    l->info.path = first->path;
     if (l->sources.with_images)
         l->info.images = l->sources.with_images->images, l->info.image_path = l->sources.with_images->path;
-    find_templates(&l->sources, &l->info);
+    find_names(&l->sources, &l->info);
     return open_batches(l);
 }
 
@@ -325,7 +312,6 @@ void dt_loader_close(dt_loader *l)
     free(l->batches);
     dt_counted_free_all(&l->memory);
     free(l->mix);
-    free(l->share);
     dt_sources_close(&l->sources);
     free(l);
 }

@@ -33,11 +33,9 @@ static void share_slots(int n, const double *weight, int32_t *share)
     }
 }
 
-void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *share)
+void dt_mix_init(dt_mix *mix, int n_entries, const double *weight)
 {
-    mix->n_entries = n_entries;
-    mix->share = share;
-    share_slots(n_entries, weight, share);
+    share_slots(n_entries, weight, mix->share);
     /* Each slot goes to the entry with the largest lag: share * (s + 1) / SLOTS minus the slots it has. The lags, times
      * SLOTS, sum to SLOTS, so the largest is positive. The lag of an entry with all its slots is not positive. Every
      * entry therefore gets exactly its share. */
@@ -46,7 +44,7 @@ void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *shar
         int best = 0;
         int64_t best_lag = INT64_MIN;
         for (int e = 0; e < n_entries; e++) {
-            const int64_t lag = (int64_t)share[e] * (s + 1) - (int64_t)used[e] * DT_MIX_SLOTS;
+            const int64_t lag = (int64_t)mix->share[e] * (s + 1) - (int64_t)used[e] * DT_MIX_SLOTS;
             if (lag > best_lag) best = e, best_lag = lag;
         }
         mix->slot[s] = (uint16_t)best;

@@ -9,15 +9,14 @@ enum { DT_MIX_SLOTS = 4096 };
 
 /* Weighted mixing of entries: sample number g of the run (counted over all epochs) uses slot g % DT_MIX_SLOTS. */
 typedef struct dt_mix {
-    int n_entries;
-    int32_t *share;              /* [n_entries]: slots per entry, at least 1; sum DT_MIX_SLOTS */
+    int32_t share[DT_MIX_SLOTS]; /* slots per entry, at least 1; sum DT_MIX_SLOTS */
     uint16_t slot[DT_MIX_SLOTS]; /* entry of each slot */
     uint16_t rank[DT_MIX_SLOTS]; /* number of earlier slots of the same entry */
 } dt_mix;
 
-/** Shares by the largest remainder method; slots of an entry are spread evenly. weights > 0. share:
- *  [n_entries], owned by the caller. n_entries <= DT_MIX_SLOTS. */
-void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *share);
+/** Shares by the largest remainder method; slots of an entry are spread evenly. weights > 0. n_entries <=
+ *  DT_MIX_SLOTS. */
+void dt_mix_init(dt_mix *mix, int n_entries, const double *weight);
 /** Entry of sample number g, and which occurrence of that entry it is (from 0). */
 void dt_mix_find(const dt_mix *mix, uint64_t g, int *entry, uint64_t *occurrence);
 

@@ -1,4 +1,4 @@
-/* png.c - decodes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
+/* png.c - decodes and writes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
  *
  * Pillow does not require IEND. After the pixels it stops at one of three positions: the end of the file (between
  * two chunks), bytes that are not a chunk, or the next frame of an animation. libpng requires IEND, so it receives
@@ -13,8 +13,14 @@ dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_i
 {
     return dt_image_no_library(name, "PNG", "libpng");
 }
+
+dt_err dt_image_write_png(const dt_image *image, const char *path)
+{
+    return dt_image_no_library(path, "PNG", "libpng");
+}
 #else
 
+#include "dtrain/io/io.h"
 #include <ctype.h>
 #include <png.h>
 #include <stdlib.h>
@@ -263,6 +269,24 @@ dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_i
     png_destroy_read_struct(&d.png, &d.info, NULL);
     free(d.rows);
     return d.err;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_image_write_png(const dt_image *image, const char *path)
+{
+    png_image png = {.version = PNG_IMAGE_VERSION,
+                     .width = (png_uint_32)image->width,
+                     .height = (png_uint_32)image->height,
+                     .format = PNG_FORMAT_RGB};
+    png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(png);
+    void *bytes = malloc(n);
+    DT_CHECK(bytes, DT_ERR_MEMORY, "%s: out of memory for an image of %d x %d", path, image->width, image->height);
+    const bool made = png_image_write_to_memory(&png, bytes, &n, 0, image->rgb, 0, NULL);
+    const dt_err err = made ? dt_write_file_atomic(path, bytes, n) : dt_fail(DT_ERR_FAULT, "%s: %s", path, png.message);
+    png_image_free(&png);
+    free(bytes);
+    return err;
 }
 
 #endif

@@ -1,8 +1,9 @@
 /* hdf5_array.c - arrays in an HDF5 file: their description, and reads of any range of elements.
  *
  * A contiguous array without filters is read by pread at its offset: at the speed of the disk, by any number of ranks
- * and threads, and without HDF5's lock. Arrays that another program has chunked or compressed are read through HDF5.
- * External links and external storage are rejected, so that an untrusted file cannot make dtrain read other files. */
+ * and threads, and without HDF5's lock. Arrays that another program has chunked, compressed or stored big-endian are
+ * read through HDF5. External links and external storage are rejected, so that an untrusted file cannot make dtrain
+ * read other files. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -12,6 +13,20 @@
 #include <unistd.h>
 
 enum { MAX_CHUNK = 256 << 20, VERIFY_BYTES = 8 << 20 };
+
+/* The type of an array's elements in memory: little-endian, in any case. The caller closes it. Negative on error.
+ * little: out, they are stored so; may be NULL. */
+static hid_t memory_type(hid_t dset, bool *little)
+{
+    const hid_t stored = H5Dget_type(dset), type = stored < 0 ? stored : H5Tcopy(stored);
+    const bool number = type >= 0 && (H5Tget_class(type) == H5T_INTEGER || H5Tget_class(type) == H5T_FLOAT),
+               big = number && H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE;
+    if (stored >= 0) H5Tclose(stored);
+    if (little) *little = !big;
+    if (!big || H5Tset_order(type, H5T_ORDER_LE) >= 0) return type;
+    H5Tclose(type);
+    return -1;
+}
 
 static bool is_ieee_half(hid_t type)
 {
@@ -112,15 +127,17 @@ static dt_err read_location(hid_t dset, const char *path, const char *name, dt_h
 dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array *a)
 {
     *a = (dt_h5_array){.offset = -1};
-    hid_t type = H5Dget_type(dset);
+    bool little;
+    hid_t type = memory_type(dset, &little);
     if (type < 0) return dt_h5_fail(DT_ERR_DATA, path, name);
     a->type = element_type(dset, type, path);
     a->elem_size = H5Tget_size(type);
     H5Tclose(type);
     DT_CHECK(a->type != DT_H5_OTHER, DT_ERR_DATA,
-             "%s: `%s`: expected little-endian numbers of 1, 2, 4 or 8 bytes, found another type", path, name);
+             "%s: `%s`: expected numbers of 1, 2, 4 or 8 bytes, found another type", path, name);
     DT_TRY(read_shape(dset, path, name, a));
     DT_TRY(read_location(dset, path, name, a));
+    if (!little) a->offset = -1;
     a->has_checksum = dt_h5_has(dset, "checksum");
     if (a->has_checksum) DT_TRY(dt_h5_read_u64(dset, path, "checksum", &a->checksum));
     return DT_OK;
@@ -218,7 +235,7 @@ dt_err dt_h5_read_run(hid_t dset, const char *path, const char *name, const dt_h
              "internal: dt_h5_read_run: %s: `%s`: elements %" PRId64 " to %" PRId64
              " are outside the array of %" PRId64,
              path, name, first, first + n, a->n_elems);
-    box_reader r = {.dset = dset, .type = H5Dget_type(dset), .space = H5Dget_space(dset), .a = a, .out = out};
+    box_reader r = {.dset = dset, .type = memory_type(dset, NULL), .space = H5Dget_space(dset), .a = a, .out = out};
     const bool ok = r.type >= 0 && r.space >= 0 && read_boxes(&r, 0, first, n);
     const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_DATA, path, name);
     if (r.type >= 0) H5Tclose(r.type);

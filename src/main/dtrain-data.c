@@ -78,7 +78,7 @@ static dt_err take_separator(void *self, const tool_row *row, char *text)
     dt_make_options *m = &((options *)self)->make;
     char *to = text;
     (void)row;
-    m->documents = "separator";
+    m->documents = DT_DOCUMENTS_SEPARATOR;
     m->separator = text;
     for (const char *from = text; *from; from++) {
         const bool escape = from[0] == '\\' && from[1] && strchr("nt\\", from[1]);
@@ -93,6 +93,7 @@ static dt_err take_separator(void *self, const tool_row *row, char *text)
 #define AMAZON .given = offsetof(options, amazon_option)
 
 #define KIND_HELP(upper, lower, help) ", " #lower " (" help ")"
+#define KIND_WORD(upper, lower, help) #lower ","
 /* clang-format off */
 static const tool_row rows[] = {
     {"output", "FILE", TO(make.output), "the dataset", .letter = 'o'},
@@ -105,14 +106,17 @@ static const tool_row rows[] = {
     {"shard-size", "SIZE", BYTES(make.shard_nbytes),
      "write as many files as needed to keep each within SIZE, such as 500M, 5GB or 2GiB (G and GB are 10^9 bytes, GiB "
      "is 2^30 bytes)"},
-    {"kind", "KIND", TO(make.kind),
-     "auto" DT_KIND_LIST(KIND_HELP) " (default auto: by the first document)"},
-    {"format", "FORMAT", TO(make.format),
+    {"kind", "KIND", WORD(make.kind),
+     "auto" DT_KIND_LIST(KIND_HELP) " (default auto: by the first document)",
+     .words = DT_KIND_LIST(KIND_WORD) "auto"},
+    {"format", "FORMAT", WORD(make.format),
      "auto, text, json, minionerec or amazon (default auto: json for .jsonl, .ndjson, .json (lines or an array) and "
      "Parquet files, whose rows are records; text for others, unless the content is clearly not text). text accepts "
-     "any bytes. minionerec: rows of user-item interactions; amazon: dumps of reviews, see below"},
-    {"documents", "HOW", TO(make.documents),
-     "how to split plain text into documents: files, lines or paragraphs (default files). Blank documents are skipped"},
+     "any bytes. minionerec: rows of user-item interactions; amazon: dumps of reviews, see below",
+     .words = "auto,text,json,minionerec,amazon"},
+    {"documents", "HOW", WORD(make.documents),
+     "how to split plain text into documents: files, lines or paragraphs (default files). Blank documents are skipped",
+     .words = "files,lines,paragraphs"},
     {"separator", "TEXT", CALL(take_separator),
      "plain text: end a document at TEXT (\\n, \\t and \\\\ are escapes)", .text = true},
     {"tokenizer", "NAME", TO(make.tokenizer),
@@ -123,18 +127,18 @@ static const tool_row rows[] = {
     {"as-chat", NULL, TO(make.as_chat),
      "write plain-text prompts and completions as a user's and an assistant's turn"},
     {"no-think", NULL, TO(make.no_think), "prompts: request answers without thinking, if the template supports it"},
-    {"mask", "MASK", TO(make.mask),
+    {"mask", "MASK", WORD(make.mask),
      "sft: tokens to train on: full (all but the first), completion (everything after the prompt; in a chat, the last "
      "answer), assistant (all answers and their end tokens), or auto (full for text, completion for records with a "
-     "prompt, assistant for chats)"},
+     "prompt, assistant for chats)", .words = "auto,full,completion,assistant"},
     {"weight-key", "NAME", TO(make.weight_key), "sft: record field with the sample's loss weight", .text = true},
-    {"prefer", "WHICH", TO(make.prefer),
-     "better or safer: which answer of a PKU-SafeRLHF record is chosen (default better)"},
+    {"prefer", "WHICH", WORD(make.prefer),
+     "better or safer: which answer of a PKU-SafeRLHF record is chosen (default better)", .words = "better,safer"},
     {"max-length", "N", TO(make.max_length), "maximum tokens in a document or sample (default 0: no limit)", 0,
      TOOL_NO_LIMIT},
-    {"truncate", "HOW", TO(make.truncate),
+    {"truncate", "HOW", WORD(make.truncate),
      "how to treat longer ones: keep_start, keep_end or drop (default keep_start; preferences: drop; prompts and "
-     "format minionerec: keep_end)"},
+     "format minionerec: keep_end)", .words = "auto,keep_start,keep_end,drop"},
     {"turn-budgets", NULL, TO(make.turn_budgets),
      "chats: truncate the question and the answer of each turn to their shares of --max-length"},
     {"append-eos", NULL, TO(make.append_eos), NULL},
@@ -191,24 +195,19 @@ static const tool_row rows[] = {
 
 static dt_err parse(int argc, char **argv, options *c)
 {
-    c->make = (dt_make_options){.kind = "auto",
-                                .format = "auto",
-                                .documents = "files",
+    c->make = (dt_make_options){.kind = DT_ANY_KIND,
                                 .tokenizer = "bytes",
                                 .chat_template = "auto",
-                                .mask = "auto",
-                                .prefer = "better",
-                                .truncate = "auto",
                                 .append_eos = true,
                                 .images = {.token = "<image>", .token_id = -1},
                                 .rec = {.recipe = "sft", .seed = 42, .k_core = 5}};
     DT_TRY(tool_parse(rows, c, argc, argv));
     if (c->help || c->version) return DT_OK;
-    DT_CHECK(!c->rec_option || strcmp(c->make.format, "minionerec") == 0, DT_ERR_USAGE,
-             "--%s needs --format minionerec", c->rec_option);
-    DT_CHECK(!c->amazon_option || strcmp(c->make.format, "amazon") == 0, DT_ERR_USAGE, "--%s needs --format amazon",
+    DT_CHECK(!c->rec_option || c->make.format == DT_INPUT_MINIONEREC, DT_ERR_USAGE, "--%s needs --format minionerec",
+             c->rec_option);
+    DT_CHECK(!c->amazon_option || c->make.format == DT_INPUT_AMAZON, DT_ERR_USAGE, "--%s needs --format amazon",
              c->amazon_option);
-    DT_CHECK(!c->make.rec.items || strcmp(c->make.format, "minionerec") == 0 || strcmp(c->make.format, "amazon") == 0,
+    DT_CHECK(!c->make.rec.items || c->make.format == DT_INPUT_MINIONEREC || c->make.format == DT_INPUT_AMAZON,
              DT_ERR_USAGE, "--items needs --format minionerec or amazon");
     c->make.inputs = (const char *const *)argv + optind;
     c->make.n_inputs = argc - optind;
@@ -351,7 +350,7 @@ static dt_err make_main(int argc, char **argv)
     }
     c.make.stop = &stop;
     catch_signals();
-    if (strcmp(c.make.format, "amazon") == 0) return dt_make_amazon(&c.make);
+    if (c.make.format == DT_INPUT_AMAZON) return dt_make_amazon(&c.make);
     dt_make_stats stats;
     const dt_err err = dt_make_datasets(&c.make, &stats);
     if (m.shown) fputs("\r\033[K", stderr);

@@ -35,9 +35,7 @@ void dt_chunk_clear(dt_chunk *p)
 {
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
-    p->ignored.n = 0;
-    p->ignored.n_others = p->ignored.n_calls = p->ignored.n_tools = p->ignored.n_left_out = 0;
-    p->ignored.n_in_row = p->ignored.n_without_user = 0;
+    p->ignored = (dt_field_counts){0};
     p->err = DT_OK;
     empty(&p->text, KEPT_NBYTES);
     empty(&p->records, KEPT_NBYTES);

@@ -6,6 +6,7 @@
 #include "dtrain/data/dataset.h"
 #include "dtrain/text/utf8.h"
 #include "dtrain/tokenizer/tokenizer.h"
+#include <jansson.h>
 
 /** A record, a document, or a piece of a document. Plain text comes in pieces: the first has begins set,
  *  the last ends. */
@@ -17,7 +18,7 @@ typedef struct dt_chunk_item {
     bool json, begins, ends;
     /* only for recommendation data (rec.h) */
     /* the text is a row below this header, not JSON; valid until the end of the run */
-    const struct dt_csv_header *header;
+    const json_t *header;
     int64_t number; /* of the row or the catalogue item */
     uint32_t tasks; /* bit mask: tasks that build a sample from it */
 } dt_chunk_item;

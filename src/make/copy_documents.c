@@ -37,7 +37,7 @@ static dt_err add(copy *c, dt_dataset *d, int64_t first, int64_t n, bool begins,
     DT_TRY(dt_chunk_add(p, "", 0, (dt_chunk_item){.path = c->path, .begins = begins, .ends = ends}));
     DT_TRY(dt_chunk_sample(p, &s));
     s->text = true;
-    s->kind = rules->any_kind ? DT_DATASET_TOKENS : rules->kind;
+    s->kind = rules->opt->kind == DT_ANY_KIND ? DT_DATASET_TOKENS : rules->opt->kind;
     s->n[0] = (size_t)n;
     if (begins) s->hash = dt_hash_bytes(ids->id + ids->n, (size_t)n * sizeof *ids->id);
     ids->n += (size_t)n;
@@ -75,9 +75,9 @@ static dt_err copy_all(copy *c, dt_dataset *d)
 static dt_err copy_inputs(copy *c)
 {
     const dt_rules *rules = &c->job->outputs->recipe->rules;
-    DT_CHECK(rules->any_kind || dt_record_is_text(rules->kind), DT_ERR_USAGE,
+    DT_CHECK(rules->opt->kind == DT_ANY_KIND || dt_record_is_text(rules->opt->kind), DT_ERR_USAGE,
              "kind: expected tokens or sft for the documents of %s, found %s", c->job->paths[0],
-             dt_dataset_kind_name(rules->kind));
+             dt_dataset_kind_name(rules->opt->kind));
     for (int i = 0; i < c->job->n_paths; i++) {
         dt_dataset *d;
         c->path = c->job->paths[i];

@@ -54,42 +54,37 @@ static dt_err each_field(const char *row, size_t nbytes, field_fn *fn, void *sel
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
-static dt_err add_column(void *self, int column, const char *text, size_t nbytes)
+static dt_err add_column(void *names, int column, const char *text, size_t nbytes)
 {
-    dt_csv_header *h = self;
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "expected column names in UTF-8, found another name in column %d", column + 1);
-    DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s occurs twice", text);
-    DT_GROW(h->name, h->n, "out of memory for the names of columns");
-    DT_COPY_TEXT(h->name[h->n], text, "out of memory for the names of columns");
-    h->n++;
+    DT_CHECK(!dt_csv_header_has(names, text), DT_ERR_DATA, "column %s occurs twice", text);
+    DT_CHECK(json_array_append_new(names, json_stringn(text, nbytes)) == 0, DT_ERR_MEMORY,
+             "out of memory for the names of columns");
     return DT_OK;
 }
 
-dt_err dt_csv_header_parse(dt_csv_header *h, const char *row, size_t nbytes)
+dt_err dt_csv_header_parse(json_t **names, const char *row, size_t nbytes)
 {
-    *h = (dt_csv_header){0};
-    return each_field(row, nbytes, add_column, h);
+    *names = json_array();
+    const dt_err err = *names ? each_field(row, nbytes, add_column, *names)
+                              : dt_fail(DT_ERR_MEMORY, "out of memory for the names of columns");
+    if (err != DT_OK) json_decref(*names), *names = NULL;
+    return err;
 }
 
-bool dt_csv_header_has(const dt_csv_header *h, const char *name)
+bool dt_csv_header_has(const json_t *names, const char *name)
 {
-    for (int i = 0; i < h->n; i++)
-        if (strcmp(h->name[i], name) == 0) return true;
+    const json_t *one;
+    size_t i;
+    json_array_foreach(names, i, one) if (strcmp(json_string_value(one), name) == 0) return true;
     return false;
-}
-
-void dt_csv_header_free(dt_csv_header *h)
-{
-    for (int i = 0; i < h->n; i++) free(h->name[i]);
-    free(h->name);
-    *h = (dt_csv_header){0};
 }
 
 /* ---- a row ------------------------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    const dt_csv_header *header;
+    const json_t *names;
     json_t *json;
     int n;
 } row;
@@ -104,8 +99,8 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
 {
     row *r = self;
     r->n = column + 1;
-    if (column >= r->header->n) return DT_OK; /* counted here, reported by the caller */
-    const char *name = r->header->name[column];
+    const char *name = json_string_value(json_array_get(r->names, (size_t)column));
+    if (!name) return DT_OK; /* more fields than names: counted here, reported by the caller */
     json_t *value;
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "%s: expected UTF-8 text without zero bytes", name);
@@ -117,14 +112,15 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
     return DT_OK;
 }
 
-dt_err dt_csv_row(json_t **json, const dt_csv_header *h, const char *text, size_t nbytes)
+dt_err dt_csv_row(json_t **json, const json_t *names, const char *text, size_t nbytes)
 {
-    row r = {.header = h, .json = json_object()};
+    row r = {.names = names, .json = json_object()};
+    const int n = (int)json_array_size(names);
     *json = NULL;
     DT_CHECK(r.json, DT_ERR_MEMORY, "out of memory for a row");
     dt_err err = each_field(text, nbytes, add_field, &r);
-    if (err == DT_OK && r.n != h->n)
-        err = dt_fail(DT_ERR_DATA, "expected %d fields as in the first line, found %d", h->n, r.n);
+    if (err == DT_OK && r.n != n)
+        err = dt_fail(DT_ERR_DATA, "expected %d fields as in the first line, found %d", n, r.n);
     if (err == DT_OK)
         *json = r.json;
     else

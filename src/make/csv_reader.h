@@ -11,19 +11,15 @@
 typedef enum dt_csv_state { DT_CSV_START, DT_CSV_BARE, DT_CSV_QUOTED, DT_CSV_CLOSED } dt_csv_state;
 dt_csv_state dt_csv_step(dt_csv_state state, char c);
 
-/** Column names, from the file's first row. */
-typedef struct dt_csv_header {
-    char **name; /* [n] */
-    int n;
-} dt_csv_header;
-/** Parse a header row. DT_ERR_DATA: malformed row, or duplicate name. Call dt_csv_header_free also after an error. */
-dt_err dt_csv_header_parse(dt_csv_header *h, const char *row, size_t nbytes);
-bool dt_csv_header_has(const dt_csv_header *h, const char *name);
-void dt_csv_header_free(dt_csv_header *h);
+/** Parse a header row into the list of the columns' names. names: out, freed with json_decref; NULL on error.
+ *  DT_ERR_DATA: malformed row, or duplicate name. DT_ERR_MEMORY. */
+dt_err dt_csv_header_parse(json_t **names, const char *row, size_t nbytes);
+/** Is there a column of this name? */
+bool dt_csv_header_has(const json_t *names, const char *name);
 
 /** Parse a row into {COLUMN: text, or list of texts}; the caller owns *json. DT_ERR_DATA, naming the
  *  column: wrong number of fields, an unclosed quote, a quote inside an unquoted field, invalid UTF-8, or
  *  a malformed list. */
-dt_err dt_csv_row(json_t **json, const dt_csv_header *h, const char *row, size_t nbytes);
+dt_err dt_csv_row(json_t **json, const json_t *names, const char *row, size_t nbytes);
 
 #endif

@@ -8,8 +8,7 @@
 
 typedef struct reading {
     const char *path;
-    dt_csv_header header;
-    bool begun; /* the header was read */
+    json_t *header; /* of a table; NULL until it is read */
     dt_record_fn fn;
     void *self;
 } reading;
@@ -21,7 +20,7 @@ static dt_err take(reading *r, json_t *record, int64_t line)
     return dt_fail(DT_ERR_DATA, "%s:%" PRId64 ": expected a JSON object", r->path, line);
 }
 
-static dt_err take_json(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err take_json(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     reading *r = self;
     json_t *record;
@@ -30,21 +29,14 @@ static dt_err take_json(void *self, const char *text, size_t nbytes, int64_t lin
     return take(r, record, line);
 }
 
-static dt_err take_parquet(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
-{
-    (void)n_binary;
-    return take_json(self, text, nbytes, row);
-}
-
-static dt_err take_csv(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err take_csv(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     reading *r = self;
     json_t *record = NULL;
+    const bool header = !r->header;
     const dt_err err =
-        r->begun ? dt_csv_row(&record, &r->header, text, nbytes) : dt_csv_header_parse(&r->header, text, nbytes);
+        header ? dt_csv_header_parse(&r->header, text, nbytes) : dt_csv_row(&record, r->header, text, nbytes);
     if (err != DT_OK) return dt_error_replace(err, "%s:%" PRId64 ": %s", r->path, line, dt_error_message());
-    const bool header = !r->begun;
-    r->begun = true;
     return header ? DT_OK : take(r, record, line);
 }
 
@@ -54,14 +46,14 @@ dt_err dt_records_read(const char *path, dt_record_fn fn, void *self)
     dt_input in;
     int64_t n_read = 0;
     const bool csv = dt_has_ending(path, ".csv");
-    dt_err err = dt_input_open(&in, path, &n_read, NULL, NULL);
+    dt_err err = dt_input_open(&in, path, &n_read, NULL);
     const bool parquet = err == DT_OK && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, true, false);
     if (err == DT_OK)
-        err = parquet ? dt_parquet_each_row(&in, take_parquet, &r)
+        err = parquet ? dt_parquet_each_row(&in, take_json, &r)
               : csv   ? dt_input_each_row(&in, take_csv, &r)
                       : dt_input_each_record(&in, take_json, &r);
     dt_input_close(&in);
-    dt_csv_header_free(&r.header);
+    json_decref(r.header);
     return err;
 }

@@ -4,28 +4,41 @@
 #include "parquet.h"
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char OF_ROW[] = "image bytes";
 
+/* DT_ERR_USAGE: a shard would replace the image. The number of shards is known only at the end. No image may therefore
+ * have the name of any shard. */
+static dt_err check_shard(const char *output, const char *image)
+{
+    char path[PATH_MAX];
+    if (!realpath(image, path)) return DT_OK; /* reported when it is read */
+    if (dt_has_ending(path, ".part")) path[strlen(path) - 5] = '\0';
+    return dt_is_shard_of(path, output) ? dt_check_output(path, true, &image, 1) : DT_OK;
+}
+
 /* Read an image from its file, from the record, or from the bytes of its row. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
                          char called[PATH_MAX], dt_image *image)
 {
+    const dt_make_options *opt = recipe->rules.opt;
+    const char *const folder = opt->images.folder, *const output[] = {opt->output, opt->validation};
     size_t first, nbytes;
     if (dt_row_bytes(name, item->n_binary, &first, &nbytes)) {
         snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text.bytes + item->first + item->nbytes + first, nbytes, image);
     }
     if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
-    DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
-    DT_CHECK(recipe->image_folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
+    DT_TRY(dt_image_path(folder, item->path, name, called));
+    DT_CHECK(folder || *name == '/' || access(called, F_OK) == 0 || errno != ENOENT, DT_ERR_DATA,
              "%s: cannot be opened: %s; set the directory for relative image paths with --image-folder", called,
              strerror(errno));
     for (int i = 0; i < 2; i++)
-        if (recipe->output[i]) DT_TRY(dt_check_output(recipe->output[i], true, (const char *const[]){called}, 1));
-    DT_TRY(dt_shard_names_check(&recipe->shards, called));
+        if (output[i]) DT_TRY(dt_check_output(output[i], true, (const char *const[]){called}, 1));
+    if (opt->n_shards || opt->shard_nbytes) DT_TRY(check_shard(opt->output, called));
     return dt_image_read(called, image);
 }
 

@@ -8,7 +8,7 @@ enum { HASHED_NBYTES = 1 << 16 };
 
 dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
 {
-    if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
+    if (r->rules.opt->truncate != DT_TRUNCATE_AUTO) return r->rules.opt->truncate;
     if (r->rules.rec) return DT_TRUNCATE_END;
     return dt_record_kind_of(kind)->truncate;
 }
@@ -116,7 +116,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     const size_t first = ids->n;
     bool parted = false, cut = false;
     const dt_record_kind *kind = dt_record_kind_of(s->kind);
-    const bool turns = recipe->turn_budgets && r->is_chat && kind->mask && recipe->max_length > 0;
+    const bool turns = recipe->rules.opt->turn_budgets && r->is_chat && kind->mask && recipe->max_length > 0;
     if (t->units) return dt_encode_units(recipe, e, t, p, s);
     if (turns)
         DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
@@ -141,7 +141,7 @@ static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parse
     s->truncated |= cut;
     truncate(recipe, ids, p->mask[side], first, s);
     s->n[side] = ids->n - first;
-    if (recipe->rules.mask == DT_MASK_FULL && kind->mask && ids->n > first)
+    if (recipe->rules.opt->mask == DT_MASK_FULL && kind->mask && ids->n > first)
         memset(p->mask[side] + first, 1, ids->n - first);
     DT_TRY(settle_placeholders(recipe, s, side, ids->id + first, p->mask[side] + first));
     if (ids->n > first) p->mask[side][first] = 0; /* token 0 is never a target */
@@ -191,7 +191,7 @@ dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, 
     dt_ids *ids = &p->ids[0];
     const size_t first = ids->n;
     s->text = true;
-    s->kind = recipe->rules.any_kind ? DT_DATASET_TOKENS : recipe->rules.kind;
+    s->kind = recipe->rules.opt->kind == DT_ANY_KIND ? DT_DATASET_TOKENS : recipe->rules.opt->kind;
     DT_CHECK(dt_record_is_text(s->kind), DT_ERR_DATA, "found plain text, but a dataset of kind %s needs JSON records",
              dt_dataset_kind_name(s->kind));
     dt_span span = {.text = text, .nbytes = nbytes};

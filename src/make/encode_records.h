@@ -5,33 +5,15 @@
 #include "parse_record.h"
 #include "chunk.h"
 #include "dtrain/image/image.h"
-#include <sys/types.h>
-
-typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
-
-/** Existing files whose names shards may take. No image may be one of them. Initialise to {0}. */
-typedef struct dt_named_file {
-    char *path;
-    dev_t device;
-    ino_t number;
-} dt_named_file;
-typedef struct dt_shard_names {
-    dt_named_file *file; /* [n] */
-    int n;
-} dt_shard_names;
 
 /** Settings for all samples of a run; shared by the threads. */
 typedef struct dt_recipe {
     dt_rules rules;
     const dt_tokenizer *tokenizer;
     int64_t max_length; /* 0: no limit */
-    dt_truncate truncate;
-    bool append_eos, turn_budgets;
+    bool append_eos;
     const dt_image_form *images; /* NULL: records have no images */
     const dt_preprocessor *preprocessor;
-    const char *image_folder; /* NULL: the folder of the record's file */
-    const char *output[2];    /* output files, which no image may be; NULL: none */
-    dt_shard_names shards;    /* likewise */
 } dt_recipe;
 
 /** How a sample of this kind is shortened if it is too long. */
@@ -46,12 +28,6 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
 /** Append a document of plain text, or a piece of one. The writer handles its end and its length limit. */
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
                       dt_sample *s);
-
-/** Find the existing files with names of shards of output. */
-dt_err dt_shard_names_find(dt_shard_names *s, const char *output);
-/** DT_ERR_USAGE: the image is one of these files (same device and inode, any path). */
-dt_err dt_shard_names_check(const dt_shard_names *s, const char *image);
-void dt_shard_names_free(dt_shard_names *s);
 
 /** Read and preprocess the images of a record, and append them to the chunk. DT_ERR_DATA names an
  *  unreadable image. */

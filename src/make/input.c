@@ -25,7 +25,7 @@ static dt_err more(dt_input *in)
     for (;;) {
         struct pollfd p = {.fd = in->fd, .events = POLLIN};
         const int ready = poll(&p, 1, POLL_MS);
-        DT_CHECK(!in->stopped || !in->stopped(in->stopped_self), DT_ERR_STOP, "%s: stopped while reading", in->path);
+        DT_CHECK(!in->stop || !atomic_load(in->stop), DT_ERR_STOP, "%s: stopped while reading", in->path);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
         const ssize_t got = read(in->fd, in->buffer + in->end, BLOCK_NBYTES - in->end);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -58,7 +58,7 @@ static dt_err skip_mark(dt_input *in)
 }
 
 /* O_NONBLOCK: opening a pipe without a writer must not block. */
-dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
+dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, const atomic_bool *stop)
 {
     const bool is_stdin = strcmp(path, "-") == 0;
     *in = (dt_input){.path = is_stdin ? "standard input" : path,
@@ -66,8 +66,7 @@ dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped
                      .buffer = malloc(BLOCK_NBYTES),
                      .line = 1,
                      .n_read = n_read,
-                     .stopped = stopped,
-                     .stopped_self = stopped_self};
+                     .stop = stop};
     DT_CHECK_ERRNO(in->fd >= 0, DT_ERR_DATA, path, "cannot be opened");
     DT_CHECK(in->buffer, DT_ERR_MEMORY, "%s: no memory to read it", path);
     DT_TRY(skip_mark(in));
@@ -231,11 +230,11 @@ dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_t
 {
     assembly a = {.rules = rules, .fn = fn, .self = self};
     DT_TRY(append(&a.b, "", 0)); /* a blank document has an address, too */
-    const char *how = rules->documents;
-    const dt_err err = strcmp(how, "files") == 0        ? whole_file(in, &a)
-                       : strcmp(how, "lines") == 0      ? each_line_document(in, &a)
-                       : strcmp(how, "paragraphs") == 0 ? each_paragraph(in, &a)
-                                                        : each_separated(in, &a);
+    static dt_err (*const each[])(dt_input *, assembly *) = {[DT_DOCUMENTS_FILES] = whole_file,
+                                                             [DT_DOCUMENTS_LINES] = each_line_document,
+                                                             [DT_DOCUMENTS_PARAGRAPHS] = each_paragraph,
+                                                             [DT_DOCUMENTS_SEPARATOR] = each_separated};
+    const dt_err err = each[rules->documents](in, &a);
     dt_text_free(&a.b);
     return err;
 }
@@ -249,7 +248,8 @@ static dt_err each_line(dt_input *in, dt_text *record, dt_json_fn *fn, void *sel
         size_t n;
         DT_TRY(take_line(in, record, &whole, &n));
         if (n > 0 && !whole) continue;
-        if (record->n > 0 && !is_blank(record->bytes, record->n)) DT_TRY(fn(self, record->bytes, record->n, in->line));
+        if (record->n > 0 && !is_blank(record->bytes, record->n))
+            DT_TRY(fn(self, record->bytes, record->n, 0, in->line));
         record->n = 0;
         in->line++;
         if (n == 0) return DT_OK;
@@ -341,7 +341,7 @@ static dt_err each_element(dt_input *in, dt_text *record, dt_json_fn *fn, void *
         DT_CHECK(!is_blank(record->bytes, record->n), DT_ERR_DATA,
                  "%s:%" PRId64 ":%" PRId64 ": expected a record of the JSON array, found a comma", in->path, in->line,
                  column(in));
-        DT_TRY(fn(self, record->bytes, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, 0, line));
         c = (unsigned char)in->buffer[in->at];
         if (c == ']') break;
         const int64_t comma_line = in->line, comma_column = column(in);
@@ -380,7 +380,7 @@ static dt_err each_printed(dt_input *in, dt_text *record, dt_json_fn *fn, void *
                  in->line, column(in), c);
         record->n = 0;
         DT_TRY(read_value(in, record, false));
-        DT_TRY(fn(self, record->bytes, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, 0, line));
         DT_TRY(peek(in, &c));
     }
     return DT_OK;
@@ -414,7 +414,7 @@ static dt_err each_row(dt_input *in, dt_text *row, dt_json_fn *fn, void *self)
         row->n = 0;
         DT_TRY(take_row(in, row));
         if (row->n == 0) return DT_OK;
-        if (!is_blank(row->bytes, row->n)) DT_TRY(fn(self, row->bytes, row->n, line));
+        if (!is_blank(row->bytes, row->n)) DT_TRY(fn(self, row->bytes, row->n, 0, line));
     }
 }
 

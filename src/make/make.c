@@ -128,7 +128,7 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
         err = add_sample(k, w, p, item, json, parsed, which, &bad);
     if (err == DT_OK && !bad && item->json && !k->recipe.rules.rec) {
         dt_count_ignored(&p->ignored, &w->record, json, &k->recipe.rules);
-        if (!k->recipe.rules.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
+        if (!k->opt->images.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
     }
     if (err == DT_OK && bad) {
         p->samples[first] = p->samples[p->n_samples - 1];
@@ -180,29 +180,10 @@ static dt_err tick(void *self)
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define KIND_WORD(upper, lower, help) #lower,
-static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
-static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
-static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
-static const char *const formats[] = {"auto", "text", "json", "minionerec", "amazon", NULL};
-static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
-static const char *const preferences[] = {"better", "safer", NULL};
-
-static dt_err find_word(const char *option, const char *word, const char *const *words, int *index)
-{
-    char list[160] = "";
-    for (*index = 0; words[*index]; ++*index) {
-        if (strcmp(word, words[*index]) == 0) return DT_OK;
-        const size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", words[*index]);
-    }
-    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", option, list, word);
-}
-
 static dt_err check_options(const dt_make_options *o)
 {
     DT_CHECK(o->n_inputs > 0, DT_ERR_USAGE, "expected at least one input file");
-    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
+    DT_CHECK(o->documents != DT_DOCUMENTS_SEPARATOR || (o->separator && o->separator[0]), DT_ERR_USAGE,
              "separator: expected a text, found nothing");
     DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
     DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0,
@@ -219,7 +200,7 @@ static dt_err check_options(const dt_make_options *o)
              "image token: expected the text of a token, found nothing");
     DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS), DT_ERR_USAGE,
              "image tokens: expected 1 to %d tokens per image, found %" PRId64, DT_MAX_IMAGE_TOKENS, i->n_tokens);
-    DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
+    DT_CHECK(!i->preprocessor || (!o->turn_budgets && o->format != DT_INPUT_MINIONEREC), DT_ERR_USAGE,
              "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
     DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
              MAX_THREADS, o->n_threads);
@@ -228,37 +209,6 @@ static dt_err check_options(const dt_make_options *o)
     DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64,
              o->n_shards);
     return DT_OK;
-}
-
-static dt_err read_options(make *k)
-{
-    const dt_make_options *o = k->opt;
-    int kind, mask, truncation, preference, unused;
-    DT_TRY(find_word("kind", o->kind, kinds, &kind));
-    DT_TRY(find_word("format", o->format, formats, &unused));
-    DT_TRY(find_word("documents", o->documents, documents, &unused));
-    DT_TRY(find_word("mask", o->mask, masks, &mask));
-    DT_TRY(find_word("truncate", o->truncate, truncations, &truncation));
-    DT_TRY(find_word("prefer", o->prefer, preferences, &preference));
-    DT_TRY(check_options(o));
-    k->recipe.rules = (dt_rules){.any_kind = kind == DT_N_DATASET_KINDS,
-                                 .kind = (dt_dataset_kind)kind,
-                                 .mask = (dt_mask)mask,
-                                 .as_chat = o->as_chat,
-                                 .no_think = o->no_think,
-                                 .safer = preference == 1,
-                                 .weight_key = o->weight_key};
-    k->recipe.max_length = o->max_length;
-    k->recipe.truncate = (dt_truncate)truncation;
-    k->recipe.append_eos = o->append_eos;
-    k->recipe.turn_budgets = o->turn_budgets;
-    return DT_OK;
-}
-
-static int n_cores(void)
-{
-    const int n = dt_cores_own();
-    return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
 /* ---- opening and running ----------------------------------------------------------------------------------------- */
@@ -317,7 +267,7 @@ static dt_err check_outputs(const make *k)
 /* Open the templates that render records: of chats, or of recommendation data. */
 static dt_err open_templates(make *k)
 {
-    if (strcmp(k->opt->format, "minionerec") != 0) return open_chat(k);
+    if (k->opt->format != DT_INPUT_MINIONEREC) return open_chat(k);
     k->recipe.rules.rec = &k->rec;
     return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
@@ -327,10 +277,8 @@ static dt_err find_placeholder(const make *k, int32_t *id)
 {
     const dt_image_options *o = &k->opt->images;
     const dt_span span = {.text = o->token, .nbytes = strlen(o->token)};
-    dt_encoder *e = NULL;
     dt_ids ids = {0};
-    DT_TRY(dt_encoder_open(&e, k->tokenizer));
-    dt_err err = dt_encode(e, &span, 1, 0, &ids, NULL);
+    dt_err err = dt_encode(k->workers[0].encoder, &span, 1, 0, &ids, NULL);
     const bool found = err == DT_OK && ids.n == 1 && ids.id[0] == dt_tokenizer_find(k->tokenizer, o->token);
     if (found) *id = ids.id[0];
     if (err == DT_OK && !found)
@@ -339,7 +287,6 @@ static dt_err find_placeholder(const make *k, int32_t *id)
                       "dtrain-convert --add-tokens FILE (one line: %s), or name another token with --image-token",
                       k->opt->tokenizer, o->token, o->token);
     free(ids.id);
-    dt_encoder_close(e);
     return err;
 }
 
@@ -357,25 +304,19 @@ static dt_err name_image(make *k)
     return DT_OK;
 }
 
-/* Open an encoder for texts in which images are wrapped. *e: out, also after an error. */
-static dt_err open_wrapping(make *k, dt_encoder **e)
-{
-    const dt_image_options *o = &k->opt->images;
-    DT_TRY(dt_encoder_open(e, k->tokenizer));
-    if (!o->preprocessor || !o->wrapped) return DT_OK;
-    free(k->image_text);
-    k->image_text = NULL;
-    const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
-    return dt_error_prefix(dt_wrap_images(*e, k->tokenizer, &wrap, &k->image_text), "%s: ", k->opt->tokenizer);
-}
-
+/* In texts, images are wrapped in the tokens around them. */
 static dt_err wrap_images(make *k)
 {
-    dt_encoder *e = NULL;
-    const dt_err err = open_wrapping(k, &e);
-    dt_encoder_close(e);
-    k->images.token = k->opt->images.token_id;
-    return err;
+    const dt_image_options *o = &k->opt->images;
+    const dt_image_wrap wrap = {o->token_id, {o->around[0], o->around[1]}, {o->around_name[0], o->around_name[1]}};
+    k->images.token = o->token_id;
+    for (int i = 0; i < k->n_threads; i++) {
+        free(k->image_text); /* every encoder gives the same text */
+        k->image_text = NULL;
+        DT_TRY(dt_error_prefix(dt_wrap_images(k->workers[i].encoder, k->tokenizer, &wrap, &k->image_text),
+                               "%s: ", k->opt->tokenizer));
+    }
+    return DT_OK;
 }
 
 static dt_err open_images(make *k)
@@ -407,25 +348,27 @@ static dt_err open_images(make *k)
              k->opt->tokenizer, o->token, k->images.token, o->token_id);
     k->recipe.images = &k->images;
     k->recipe.preprocessor = p;
-    k->recipe.image_folder = o->folder;
-    k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
     k->recipe.rules.image_text = k->image_text ? k->image_text : o->token;
     k->recipe.rules.image_alias = k->image_text ? o->token : NULL;
     k->recipe.rules.image_line = !k->image_text || o->image_line;
-    k->recipe.rules.captions = o->captions;
-    const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
-    return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
+    return DT_OK;
 }
 
 static dt_err open_all(make *k)
 {
     const dt_make_options *o = k->opt;
-    DT_TRY(read_options(k));
+    DT_TRY(check_options(o));
+    k->recipe.rules.opt = o;
+    k->recipe.max_length = o->max_length;
+    k->recipe.append_eos = o->append_eos;
     DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
     DT_TRY(open_templates(k));
     k->recipe.tokenizer = k->tokenizer;
     k->recipe.rules.chat = k->chat;
     DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
+    k->n_threads = o->n_threads ? o->n_threads : (int)dt_min_i64(dt_cores_own(), MAX_THREADS);
+    DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
     DT_TRY(open_images(k));
     if (k->chat && k->recipe.rules.image_text) dt_chat_for_images(k->chat);
     DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
@@ -440,10 +383,6 @@ static dt_err open_all(make *k)
     k->stats->nbytes_total = k->reader.nbytes_total;
     k->outputs =
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
-    k->n_threads = o->n_threads ? o->n_threads : n_cores();
-    DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
-    for (int i = 0; i < k->n_threads; i++) DT_TRY(open_wrapping(k, &k->workers[i].encoder));
-    if (k->image_text) k->recipe.rules.image_text = k->image_text;
     return DT_OK;
 }
 
@@ -465,7 +404,7 @@ static dt_err run(make *k)
 {
     DT_TRY(open_all(k));
     const bool datasets =
-        strcmp(k->opt->format, "auto") == 0 && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
+        k->opt->format == DT_INPUT_AUTO && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
     DT_TRY(datasets ? copy_datasets(k) : encode_inputs(k));
     DT_TRY(dt_outputs_commit(&k->outputs));
     return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;
@@ -489,7 +428,6 @@ dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
     dt_chat_close(k.chat);
     dt_rec_close(&k.rec);
     dt_preprocessor_free(&k.preprocessor);
-    dt_shard_names_free(&k.recipe.shards);
     dt_tokenizer_close(k.tokenizer);
     return err;
 }

@@ -51,31 +51,31 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
              "a weight key needs datasets of kind sft, but these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_CHECK(!opt->no_think || kind == DT_DATASET_PROMPTS, DT_ERR_USAGE,
              "--no-think needs datasets of kind prompts, but these inputs give kind %s", dt_dataset_kind_name(kind));
-    DT_TRY(dt_make_folder_of(opt->output));
-    if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
+    const char *const path[DT_N_OUTPUTS] = {opt->output, opt->validation};
+    const int n = opt->validation ? 2 : 1;
+    for (int i = 0; i < n; i++) DT_TRY(dt_make_folder_of(path[i]));
     DT_TRY(dt_outputs_differ(opt));
     DT_TRY(check_images(o, kind));
-    DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
-    dt_dataset_set_own(o->train, t->n_own);
-    if (o->recipe->images) DT_TRY(dt_dataset_set_images(o->train, o->recipe->images));
-    if (!opt->validation) return DT_OK;
-    DT_TRY(dt_dataset_create(&o->validation, opt->validation, kind, t->vocab_size, t->name, weights));
-    dt_dataset_set_own(o->validation, t->n_own);
-    return o->recipe->images ? dt_dataset_set_images(o->validation, o->recipe->images) : DT_OK;
+    for (int i = 0; i < n; i++) {
+        DT_TRY(dt_dataset_create(&o->file[i], path[i], kind, t->vocab_size, t->name, weights));
+        dt_dataset_set_own(o->file[i], t->n_own);
+        if (o->recipe->images) DT_TRY(dt_dataset_set_images(o->file[i], o->recipe->images));
+    }
+    return DT_OK;
 }
 
 /* Validation if hash / 2^64 is below its share. */
 static dt_dataset_writer *choose(const dt_outputs *o, uint64_t hash)
 {
-    return o->validation && (double)(hash >> 11) * 0x1p-53 < o->opt->validation_fraction ? o->validation : o->train;
+    const bool held_out = (double)(hash >> 11) * 0x1p-53 < o->opt->validation_fraction;
+    return o->file[o->file[DT_VALIDATION] && held_out ? DT_VALIDATION : DT_TRAIN];
 }
 
-static dt_err count(dt_outputs *o, const dt_dataset_writer *to, int64_t n_tokens)
+static void count(dt_outputs *o, const dt_dataset_writer *to, int64_t n_tokens)
 {
-    const bool held_out = to == o->validation;
+    const bool held_out = to == o->file[DT_VALIDATION];
     *(held_out ? &o->stats->n_validation_tokens : &o->stats->n_tokens) += n_tokens;
     *(held_out ? &o->stats->n_validation_documents : &o->stats->n_documents) += 1;
-    return DT_OK;
 }
 
 /* ---- plain text -------------------------------------------------------------------------------------------------- */
@@ -150,7 +150,8 @@ static dt_err end_text(dt_outputs *o, bool holds, bool drops, dt_err (*take)(dt_
     o->to = NULL;
     if (!kept) return DT_OK;
     DT_TRY(dt_dataset_end_document(to, 1));
-    return count(o, to, cut ? most : o->document_len);
+    count(o, to, cut ? most : o->document_len);
+    return DT_OK;
 }
 
 /* The first piece decides which file the document goes to. */
@@ -215,7 +216,8 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     DT_TRY(dt_dataset_add_images(to, of->pixels, of->grid, s->n_images));
     o->stats->n_images += s->n_whole_images;
     DT_TRY(kind->answers ? dt_dataset_end_pair(to, &s->pair) : dt_dataset_end_document(to, s->weight));
-    return count(o, to, (int64_t)(s->n[0] + s->n[1]));
+    count(o, to, (int64_t)(s->n[0] + s->n[1]));
+    return DT_OK;
 }
 
 static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason, size_t n_named)
@@ -248,8 +250,9 @@ static dt_err name_template(dt_outputs *o)
     DT_INFO("chat template: %s", dt_chat_source(o->recipe->rules.chat));
     dt_chat_warn(o->recipe->rules.chat);
     DT_TRY(dt_chat_spec(o->recipe->rules.chat, &spec));
-    dt_err err = dt_dataset_set_template(o->train, spec);
-    if (err == DT_OK && o->validation) err = dt_dataset_set_template(o->validation, spec);
+    dt_err err = DT_OK;
+    for (int i = 0; i < DT_N_OUTPUTS && err == DT_OK; i++)
+        if (o->file[i]) err = dt_dataset_set_template(o->file[i], spec);
     free(spec);
     return err;
 }
@@ -310,7 +313,7 @@ static dt_err check_result(const dt_outputs *o)
              "%s: every pair has equal answers (%" PRId64 "), so there is no training signal: expected two different "
              "answers in chosen and rejected, or a longer --max-length",
              o->opt->inputs[0], s->n_pairs);
-    DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
+    DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->opt->validation), DT_ERR_DATA,
              "every document (%" PRId64 ") is in the %s file: a fraction of %g needs more documents (plain text can be "
              "split: --documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
@@ -320,23 +323,20 @@ static dt_err check_result(const dt_outputs *o)
 dt_err dt_outputs_commit(dt_outputs *o)
 {
     DT_TRY(check_result(o));
-    dt_dataset_writer *w[2] = {o->train, o->validation};
-    dt_commit how[2];
-    for (int i = 0; i < 2; i++)
+    dt_commit how[DT_N_OUTPUTS];
+    for (int i = 0; i < DT_N_OUTPUTS; i++)
         how[i] = (dt_commit){
             .keep_existing = !o->opt->force, .inputs = o->inputs, .n_inputs = o->n_inputs, .stop = o->opt->stop};
     how[0].n_shards = o->opt->n_shards, how[0].shard_nbytes = o->opt->shard_nbytes;
-    const int n = o->validation ? 2 : 1;
-    o->train = o->validation = NULL; /* the commit frees them */
-    const dt_err err = dt_datasets_commit(w, how, n);
+    const dt_err err = dt_datasets_commit(o->file, how, o->opt->validation ? 2 : 1);
+    o->file[DT_TRAIN] = o->file[DT_VALIDATION] = NULL; /* the commit has freed them */
     o->stats->n_shards = (int)how[0].n_files;
     return err;
 }
 
 void dt_outputs_free(dt_outputs *o)
 {
-    dt_dataset_discard(o->train);
-    dt_dataset_discard(o->validation);
+    for (int i = 0; i < DT_N_OUTPUTS; i++) dt_dataset_discard(o->file[i]);
     free(o->held.id);
     free(o->mask);
 }

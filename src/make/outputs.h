@@ -5,6 +5,8 @@
 
 #include "encode_records.h"
 
+enum { DT_TRAIN, DT_VALIDATION, DT_N_OUTPUTS };
+
 typedef struct dt_outputs {
     const dt_make_options *opt;
     const dt_recipe *recipe;
@@ -12,7 +14,7 @@ typedef struct dt_outputs {
     int n_inputs;
     dt_make_stats *stats;
     bool kind_known, template_named;
-    dt_dataset_writer *train, *validation;
+    dt_dataset_writer *file[DT_N_OUTPUTS]; /* NULL: not written */
     /* a document of plain text in progress */
     dt_dataset_writer *to; /* NULL between documents */
     int64_t document_len;

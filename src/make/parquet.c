@@ -345,7 +345,7 @@ static void write_select(const parquet *p, dt_text *sql)
     put_word(sql, END_OF_SELECT);
 }
 
-static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *self)
+static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_json_fn *fn, void *self)
 {
     const uint64_t n = p->duck->data_chunk_get_size(chunk);
     for (uint64_t i = 0; i < n; i++) {
@@ -361,14 +361,14 @@ static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *se
 }
 
 /* Progress counts the file's bytes in proportion to the rows read. */
-static dt_err each_chunk(parquet *p, duckdb_result *result, dt_row_fn *fn, void *self)
+static dt_err each_chunk(parquet *p, duckdb_result *result, dt_json_fn *fn, void *self)
 {
     dt_input *in = p->in;
     struct stat st;
     DT_CHECK_ERRNO(fstat(in->fd, &st) == 0, DT_ERR_DATA, in->path, "cannot be read");
     const int64_t before = *in->n_read - (int64_t)in->end;
     for (void *chunk; (chunk = p->duck->fetch_chunk(*result));) {
-        const dt_err err = in->stopped && in->stopped(in->stopped_self)
+        const dt_err err = in->stop && atomic_load(in->stop)
                                ? dt_fail(DT_ERR_STOP, "%s: stopped while reading", in->path)
                                : each_row_of_chunk(p, chunk, fn, self);
         p->duck->destroy_data_chunk(&chunk);
@@ -382,7 +382,7 @@ static dt_err each_chunk(parquet *p, duckdb_result *result, dt_row_fn *fn, void 
     return DT_OK;
 }
 
-static dt_err read_rows(parquet *p, const char *sql, dt_row_fn *fn, void *self)
+static dt_err read_rows(parquet *p, const char *sql, dt_json_fn *fn, void *self)
 {
     const duckdb_calls *d = p->duck;
     void *statement = NULL;
@@ -397,7 +397,7 @@ static dt_err read_rows(parquet *p, const char *sql, dt_row_fn *fn, void *self)
     return err;
 }
 
-static dt_err read_file(parquet *p, dt_text *sql, dt_row_fn *fn, void *self)
+static dt_err read_file(parquet *p, dt_text *sql, dt_json_fn *fn, void *self)
 {
     char first[160];
     DT_TRY(open_database(p));
@@ -413,7 +413,7 @@ static dt_err read_file(parquet *p, dt_text *sql, dt_row_fn *fn, void *self)
     return read_rows(p, sql->bytes, fn, self);
 }
 
-dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self)
+dt_err dt_parquet_each_row(dt_input *in, dt_json_fn *fn, void *self)
 {
     parquet p = {.in = in};
     dt_text sql = {0};

@@ -6,20 +6,16 @@
 
 #include "input.h"
 
-/** Receives a row: nbytes of JSON, followed by n_binary bytes that it refers to. Rows count from 1. */
-typedef dt_err dt_row_fn(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row);
-
 /** Checks the name and the first bytes. Only a seekable file can be Parquet. */
 bool dt_is_parquet(const dt_input *in);
 
-/** Read all rows of an open file, in order. A column becomes a key, null if the row has no value. Numbers,
- *  texts, lists and structs become JSON values. Dates and other types without JSON equivalent become
- *  texts, bytes become {DT_IMAGE_OF_ROW: name}. Memory: one chunk of the file, up to 2048 rows, or a page
- *  if that has more.
+/** Read all rows of an open file, in order. Rows count from 1. A column becomes a key, null if the row has no value.
+ *  Numbers, texts, lists and structs become JSON values. Dates and other types without JSON equivalent become texts,
+ *  bytes become {DT_IMAGE_OF_ROW: name}. Memory: one chunk of the file, up to 2048 rows, or a page if that has more.
  *
  *  DT_ERR_DATA: the DuckDB library is missing (duckdb.h), with advice; or the file is not Parquet,
  *  truncated or corrupt. DT_ERR_STOP. An error of fn ends reading. */
-dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self);
+dt_err dt_parquet_each_row(dt_input *in, dt_json_fn *fn, void *self);
 
 /** Position of the bytes with this name after a row's JSON. false: not such a name. n_binary: 0 for
  *  records that are not rows, whose names are always paths. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err add_text(dt_messages *m, dt_role role, const json_t *text)
+dt_err dt_add_turn(dt_messages *m, dt_role role, const json_t *text)
 {
     return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
@@ -49,8 +49,8 @@ dt_err dt_add_history(dt_messages *m, const json_t *record)
         const json_t *question = json_array_get(turn, 0), *answer = json_array_get(turn, 1);
         DT_CHECK(json_array_size(turn) == 2 && json_is_string(question) && json_is_string(answer), DT_ERR_DATA,
                  "history: turn %zu: expected [question, answer]", i);
-        DT_TRY(add_text(m, DT_ROLE_USER, question));
-        DT_TRY(add_text(m, DT_ROLE_ASSISTANT, answer));
+        DT_TRY(dt_add_turn(m, DT_ROLE_USER, question));
+        DT_TRY(dt_add_turn(m, DT_ROLE_ASSISTANT, answer));
     }
     return DT_OK;
 }
@@ -72,7 +72,7 @@ dt_err dt_add_instruction(dt_messages *m, const json_t *record, const dt_rules *
     DT_TRY(dt_required_text(record, "instruction", &question));
     DT_TRY(find_input(record, &input));
     *has_input = input != NULL;
-    if (!input) return add_text(m, DT_ROLE_USER, question);
+    if (!input) return dt_add_turn(m, DT_ROLE_USER, question);
     const char *text = "";
     size_t n = 0;
     DT_TRY(join(m, json_string_value(question), json_string_length(question),

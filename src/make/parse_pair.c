@@ -77,56 +77,54 @@ static bool is_contradicted(const json_t *json)
     return json_number_value(json_object_get(json, "margin")) < 0;
 }
 
-typedef struct words {
-    const char *text;
-    size_t n;
-} words;
-
-static words words_of(const json_t *text) { return (words){json_string_value(text), json_string_length(text)}; }
+static dt_span span_of(const json_t *text)
+{
+    return (dt_span){.text = json_string_value(text), .nbytes = json_string_length(text)};
+}
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, const dt_rules *rules, words prompt,
-                          words completion)
+static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, const dt_rules *rules, dt_span prompt,
+                          dt_span completion)
 {
     dt_messages *m = &r->messages[s];
     DT_TRY(dt_add_history(m, json));
-    DT_TRY(dt_messages_add(m, DT_ROLE_USER, prompt.text, prompt.n));
+    DT_TRY(dt_messages_add(m, DT_ROLE_USER, prompt.text, prompt.nbytes));
     DT_TRY(dt_begin_with_system(m, json));
     const int n_prompt = m->n;
-    DT_TRY(dt_messages_add(m, DT_ROLE_ASSISTANT, completion.text, completion.n));
+    DT_TRY(dt_messages_add(m, DT_ROLE_ASSISTANT, completion.text, completion.nbytes));
     dt_learn_completion(m, n_prompt);
     return dt_render_side(r, s, rules, 0);
 }
 
 /* join is put between prompt and completion, and belongs to the prompt. */
-static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules *rules, words prompt, const char *join,
-                        const words completion[DT_N_SIDES])
+static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules *rules, dt_span prompt,
+                        const char *join, const dt_span completion[DT_N_SIDES])
 {
-    if (!rules->as_chat) DT_TRY(dt_check_context(json, false));
-    DT_CHECK(rules->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
-                                !dt_field_is_set(json_object_get(json, "functions"))),
+    if (!rules->opt->as_chat) DT_TRY(dt_check_context(json, false));
+    DT_CHECK(rules->opt->as_chat || (!dt_field_is_set(json_object_get(json, "tools")) &&
+                                     !dt_field_is_set(json_object_get(json, "functions"))),
              DT_ERR_DATA, "tools: plain text cannot have tools; write the record as a conversation with --as-chat");
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_text_side *side = &r->side[s];
-        if (rules->as_chat) {
+        if (rules->opt->as_chat) {
             DT_TRY(add_as_chat(r, json, (dt_side)s, rules, prompt, completion[s]));
             continue;
         }
         side->wrap = &rules->wrap;
         side->eos = side->eos_target = true;
-        DT_TRY(dt_pieces_text(&side->pieces, prompt.text, prompt.n, false));
+        DT_TRY(dt_pieces_text(&side->pieces, prompt.text, prompt.nbytes, false));
         DT_TRY(dt_pieces_text(&side->pieces, join, strlen(join), false));
-        DT_TRY(dt_pieces_text(&side->pieces, completion[s].text, completion[s].n, true));
+        DT_TRY(dt_pieces_text(&side->pieces, completion[s].text, completion[s].nbytes, true));
     }
     return DT_OK;
 }
 
 /* Longest common prefix without its last white space. The completions keep that. */
-static size_t common_prompt(words a, words b)
+static size_t common_prompt(dt_span a, dt_span b)
 {
     size_t n = 0;
-    while (n < a.n && n < b.n && a.text[n] == b.text[n]) n++;
+    while (n < a.nbytes && n < b.nbytes && a.text[n] == b.text[n]) n++;
     while (n > 0 && !isspace((unsigned char)a.text[n - 1])) n--;
     return n > 0 ? n - 1 : 0;
 }
@@ -134,11 +132,11 @@ static size_t common_prompt(words a, words b)
 static dt_err read_text_pair(dt_parsed_record *r, const json_t *json, const json_t *prompt,
                              const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
-    words side[DT_N_SIDES] = {words_of(completion[0]), words_of(completion[1])};
-    if (prompt) return add_texts(r, json, rules, words_of(prompt), "", side);
+    dt_span side[DT_N_SIDES] = {span_of(completion[0]), span_of(completion[1])};
+    if (prompt) return add_texts(r, json, rules, span_of(prompt), "", side);
     const size_t n = common_prompt(side[0], side[1]);
-    const words common = {side[0].text, n};
-    for (int s = 0; s < DT_N_SIDES; s++) side[s] = (words){side[s].text + n, side[s].n - n};
+    const dt_span common = {.text = side[0].text, .nbytes = n};
+    for (int s = 0; s < DT_N_SIDES; s++) side[s].text += n, side[s].nbytes -= n;
     return add_texts(r, json, rules, common, "", side);
 }
 
@@ -153,8 +151,7 @@ static dt_err add_list(dt_messages *m, const json_t *list, const char *what)
 /* Add a chat completion: a list of messages, one message, or a text, which becomes an answer. */
 static dt_err add_completion(dt_messages *m, const json_t *completion, const char *what)
 {
-    if (json_is_string(completion))
-        return dt_messages_add(m, DT_ROLE_ASSISTANT, json_string_value(completion), json_string_length(completion));
+    if (json_is_string(completion)) return dt_add_turn(m, DT_ROLE_ASSISTANT, completion);
     if (json_is_array(completion)) return add_list(m, completion, what);
     DT_CHECK(json_is_object(completion), DT_ERR_DATA, "%s: expected a text, a message or a list of messages", what);
     json_t *list = json_pack("[O]", completion);
@@ -238,8 +235,9 @@ static dt_err read_chat_pair(dt_parsed_record *r, const json_t *json, const json
     }
     if (json_is_array(prompt)) return render_pair(r, json, n_prompt, rules);
     if (prompt && r->messages[0].item[0].role == DT_ROLE_ASSISTANT) { /* the text is the question */
-        const words w = words_of(prompt);
-        for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_messages_add_first(&r->messages[s], DT_ROLE_USER, w.text, w.n));
+        const dt_span w = span_of(prompt);
+        for (int s = 0; s < DT_N_SIDES; s++)
+            DT_TRY(dt_messages_add_first(&r->messages[s], DT_ROLE_USER, w.text, w.nbytes));
         return render_pair(r, json, 1, rules);
     }
     n_prompt = common_messages(&r->messages[0], &r->messages[1]);
@@ -262,7 +260,7 @@ static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const 
             DT_TRY(dt_add_instruction(m, json, rules, &input));
         } else {
             DT_TRY(dt_required_text(json, key, &question));
-            DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(question), json_string_length(question)));
+            DT_TRY(dt_add_turn(m, DT_ROLE_USER, question));
         }
         n_prompt = m->n;
         DT_TRY(add_completion(m, completion[s], names[s]));
@@ -390,15 +388,15 @@ static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_r
     DT_TRY(read_safety(list ? json_array_get(labels, 1) : json_object_get(labels, "rejected"), "safety_labels",
                        &r->pair.safety[1]));
     r->pair.contradicted = is_contradicted(json);
-    return add_texts(r, json, rules, words_of(prompt), "\n",
-                     (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
+    return add_texts(r, json, rules, span_of(prompt), "\n",
+                     (const dt_span[DT_N_SIDES]){span_of(chosen), span_of(rejected)});
 }
 
 /* PKU-SafeRLHF as published: two answers, and the indices of the better and of the safer one. */
 static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *response[2];
-    const char *key = rules->safer ? "safer_response_id" : "better_response_id";
+    const char *key = rules->opt->prefer == DT_PREFER_SAFER ? "safer_response_id" : "better_response_id";
     const json_t *id = json_object_get(json, key);
     DT_TRY(dt_required_text(json, "prompt", &prompt));
     DT_TRY(dt_required_text(json, "response_0", &response[0]));
@@ -410,8 +408,8 @@ static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *
         const char *label = (chosen ^ s) ? "is_response_1_safe" : "is_response_0_safe";
         DT_TRY(read_safety(json_object_get(json, label), label, &r->pair.safety[s]));
     }
-    return add_texts(r, json, rules, words_of(prompt), "\n",
-                     (const words[DT_N_SIDES]){words_of(response[chosen]), words_of(response[!chosen])});
+    return add_texts(r, json, rules, span_of(prompt), "\n",
+                     (const dt_span[DT_N_SIDES]){span_of(response[chosen]), span_of(response[!chosen])});
 }
 
 dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)

@@ -11,8 +11,6 @@ static bool is_prompt(const json_t *json, bool any)
     return !any && (dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer")));
 }
 
-static dt_form prompt_form(const json_t *json) { return DT_FORM_PROMPT; }
-
 static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
 {
     if (!answer || json_is_null(answer)) return DT_OK;
@@ -59,13 +57,19 @@ static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
     return DT_OK;
 }
 
+/* Render the messages, after the system message of the record. */
+static dt_err render(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    DT_TRY(dt_begin_with_system(&r->messages[0], json));
+    return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->opt->no_think ? DT_CHAT_NO_THINK : 0));
+}
+
 static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t *text, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
     DT_TRY(dt_add_history(m, json));
-    DT_TRY(dt_messages_add(m, DT_ROLE_USER, json_string_value(text), json_string_length(text)));
-    DT_TRY(dt_begin_with_system(m, json));
-    return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->no_think ? DT_CHAT_NO_THINK : 0));
+    DT_TRY(dt_add_turn(m, DT_ROLE_USER, text));
+    return render(r, json, rules);
 }
 
 static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
@@ -82,11 +86,10 @@ static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rul
         DT_CHECK(r->messages[0].item[r->messages[0].n - 1].role != DT_ROLE_ASSISTANT, DT_ERR_DATA,
                  "prompt: expected a question at the end, found an answer");
         DT_TRY(dt_check_context(json, true));
-        DT_TRY(dt_begin_with_system(&r->messages[0], json));
-        return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE | (rules->no_think ? DT_CHAT_NO_THINK : 0));
+        return render(r, json, rules);
     }
     DT_CHECK(json_is_string(prompt), DT_ERR_DATA, "prompt: expected a text or a list of messages");
-    if (rules->as_chat) return add_question(r, json, prompt, rules);
+    if (rules->opt->as_chat) return add_question(r, json, prompt, rules);
     DT_TRY(dt_check_context(json, false));
     r->side[0].wrap = &rules->wrap;
     return dt_add_json_text(&r->side[0].pieces, prompt, true);
@@ -100,7 +103,7 @@ const dt_record_kind dt_records_prompts = {.description = "of a prompt",
                                            .advice = "",
                                            .noun = "prompts",
                                            .is = is_prompt,
-                                           .form = prompt_form,
+                                           .only_form = DT_FORM_PROMPT,
                                            .parse = parse_prompt,
                                            .is_empty = is_empty,
                                            .truncate = DT_TRUNCATE_END,

@@ -156,7 +156,7 @@ static dt_err unknown_record(const json_t *record, const dt_rules *rules)
     for (void *it = json_object_iter((json_t *)record); it && n < sizeof keys;
          it = json_object_iter_next((json_t *)record, it))
         n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", json_object_iter_key(it));
-    if (!rules->any_kind && rules->kind == DT_DATASET_LABELS)
+    if (rules->opt->kind == DT_DATASET_LABELS)
         return dt_fail(DT_ERR_DATA,
                        "expected a record with label or labels, and text, text_a and text_b, or tokens; "
                        "found the keys: %s",
@@ -194,10 +194,10 @@ static dt_err check_both_sides(const json_t *json)
 /* Determine the kind from the keys, trying forms of the requested kind first. */
 static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_kind *kind)
 {
-    const bool any = rules->any_kind;
+    const bool any = rules->opt->kind == DT_ANY_KIND;
     for (int k = 0; k < DT_N_DATASET_KINDS; k++) {
         *kind = (dt_dataset_kind)k;
-        if ((any || rules->kind == *kind) && kinds[k]->is && kinds[k]->is(json, any)) return DT_OK;
+        if ((any || rules->opt->kind == *kind) && kinds[k]->is && kinds[k]->is(json, any)) return DT_OK;
     }
     *kind = dt_record_is_chat(json) || (rules->image_text && dt_has(json, "text")) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
@@ -208,22 +208,22 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
 
 static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
 {
-    if (rules->any_kind || *kind == rules->kind) return DT_OK;
+    if (rules->opt->kind == DT_ANY_KIND || *kind == rules->opt->kind) return DT_OK;
     /* either kind can be built from the other's records */
-    const bool texts = dt_record_is_text(*kind) && dt_record_is_text(rules->kind);
+    const bool texts = dt_record_is_text(*kind) && dt_record_is_text(rules->opt->kind);
     DT_CHECK(texts, DT_ERR_DATA, "found a record %s, but the dataset is of kind %s", kinds[*kind]->description,
-             dt_dataset_kind_name(rules->kind));
-    *kind = rules->kind;
+             dt_dataset_kind_name(rules->opt->kind));
+    *kind = rules->opt->kind;
     return DT_OK;
 }
 
 static dt_err read_weight(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
-    const json_t *w = rules->weight_key ? json_object_get(json, rules->weight_key) : NULL;
+    const json_t *w = rules->opt->weight_key ? json_object_get(json, rules->opt->weight_key) : NULL;
     if (!w) return DT_OK;
     const double weight = json_is_number(w) ? json_number_value(w) : -1;
     DT_CHECK(weight == 0 || (weight >= 1e-3 && weight <= 1e6), DT_ERR_DATA,
-             "%s: expected a weight of 0, or from 0.001 to 1e6 (only proportions matter)", rules->weight_key);
+             "%s: expected a weight of 0, or from 0.001 to 1e6 (only proportions matter)", rules->opt->weight_key);
     r->weight = (float)weight;
     return DT_OK;
 }
@@ -253,10 +253,11 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
     r->form = DT_FORM_REC;
     if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
-    r->form = kinds[r->kind]->form(json);
+    const dt_record_kind *kind = kinds[r->kind];
+    r->form = kind->form ? kind->form(json) : kind->only_form;
     DT_TRY(dt_check_fields(r, json, rules));
     DT_TRY(dt_list_images(r, json, rules));
-    DT_TRY(kinds[r->kind]->parse(r, json, rules, which));
+    DT_TRY(kind->parse(r, json, rules, which));
     DT_TRY(dt_image_names_take(&r->images, &r->messages[0]));
     DT_TRY(check_kind(rules, &r->kind));
     return read_weight(r, json, rules);

@@ -8,22 +8,15 @@
 
 struct dt_rec;
 
-typedef enum dt_mask { DT_MASK_AUTO, DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT } dt_mask;
-
 /** Settings for parsing all records of a run. */
 typedef struct dt_rules {
+    const dt_make_options *opt;
     const dt_chat *chat; /* NULL: no chat template, for the reason why_no_chat */
     const char *why_no_chat;
-    dt_wrap wrap;  /* for texts that no template renders */
-    bool any_kind; /* detect the kind; else kind is required */
-    dt_dataset_kind kind;
-    dt_mask mask;
-    bool as_chat, safer, no_think;
-    const char *weight_key;
+    dt_wrap wrap;             /* for texts that no template renders */
     const char *image_text;   /* image placeholder in texts; NULL: records have no images */
     const char *image_alias;  /* another text for it in conversations; NULL: none */
     bool image_line;          /* as dt_messages */
-    bool captions;            /* chats are image captions, rendered without a template */
     const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;
 
@@ -87,6 +80,8 @@ bool dt_has(const json_t *record, const char *key); /* true for null, too */
 /** Begin a conversation with the system message stored next to it in the record, if any, and read the record's tools.
  *  DT_ERR_DATA: the messages begin with another system message. */
 dt_err dt_begin_with_system(dt_messages *m, const json_t *record);
+/** Add a text as a turn. */
+dt_err dt_add_turn(dt_messages *m, dt_role role, const json_t *text);
 /** Add Alpaca's history, [[question, answer], ...], as turns. */
 dt_err dt_add_history(dt_messages *m, const json_t *record);
 /** Add an instruction and its input as a question, joined as the template requires. *input: the record has

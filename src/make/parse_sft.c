@@ -5,7 +5,7 @@
 /* Exclude answers from the loss if a field says so. */
 static dt_err apply_no_loss(dt_messages *m, const dt_rules *rules)
 {
-    const bool whole = rules->mask == DT_MASK_FULL || (!rules->any_kind && rules->kind == DT_DATASET_TOKENS);
+    const bool whole = rules->opt->mask == DT_MASK_FULL || (rules->opt->kind == DT_DATASET_TOKENS);
     if (whole) return dt_check_no_loss(m, 0, "--mask full and --kind tokens train on the whole text");
     for (int i = 0; i < m->n; i++)
         if (m->item[i].no_loss) m->item[i].learn = 0;
@@ -16,11 +16,11 @@ static dt_err apply_no_loss(dt_messages *m, const dt_rules *rules)
 static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
-    if (rules->captions) return dt_render_caption(r, rules);
+    if (rules->opt->images.captions) return dt_render_caption(r, rules);
     int last = m->n - 1;
     while (last >= 0 && m->item[last].role != DT_ROLE_ASSISTANT) last--;
-    if (rules->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
-    for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
+    if (rules->opt->mask == DT_MASK_COMPLETION && last >= 0) m->item[last].learn = DT_LEARN_CONTENT | DT_LEARN_AFTER;
+    for (int i = 0; i < m->n && rules->opt->mask != DT_MASK_COMPLETION; i++)
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
     DT_TRY(apply_no_loss(m, rules));
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
@@ -41,15 +41,10 @@ static dt_err render_completion(dt_parsed_record *r, int n_prompt, const dt_rule
 {
     dt_messages *m = &r->messages[0];
     dt_learn_completion(m, n_prompt);
-    for (int i = n_prompt; i < m->n && rules->mask == DT_MASK_ASSISTANT; i++)
+    for (int i = n_prompt; i < m->n && rules->opt->mask == DT_MASK_ASSISTANT; i++)
         m->item[i].learn = m->item[i].role == DT_ROLE_ASSISTANT ? DT_LEARN_CONTENT : 0;
     DT_TRY(apply_no_loss(m, rules));
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
-}
-
-static dt_err add_turn(dt_messages *m, dt_role role, const json_t *text)
-{
-    return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
 
 bool dt_record_is_completion(const json_t *json) { return dt_has(json, "prompt") && dt_has(json, "completion"); }
@@ -62,7 +57,7 @@ dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rule
     dt_messages *m = &r->messages[0];
     DT_CHECK(lists || (json_is_string(prompt) && json_is_string(completion)), DT_ERR_DATA,
              "prompt and completion: expected two texts or two lists of messages");
-    if (!lists && !rules->as_chat) {
+    if (!lists && !rules->opt->as_chat) {
         dt_text_side *s = &r->side[0];
         DT_TRY(dt_check_context(json, false));
         s->wrap = &rules->wrap;
@@ -72,11 +67,11 @@ dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rule
         return dt_add_json_text(&s->pieces, completion, true);
     }
     DT_TRY(lists ? dt_check_context(json, true) : dt_add_history(m, json));
-    DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : add_turn(m, DT_ROLE_USER, prompt));
+    DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : dt_add_turn(m, DT_ROLE_USER, prompt));
     DT_TRY(dt_begin_with_system(m, json));
     *n_prompt = m->n;
     return lists ? dt_messages_parse(m, completion, "completion", "role", "content")
-                 : add_turn(m, DT_ROLE_ASSISTANT, completion);
+                 : dt_add_turn(m, DT_ROLE_ASSISTANT, completion);
 }
 
 static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -97,7 +92,7 @@ static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt
     if (!dt_field_is_set(answer) && response) answer = response;
     DT_CHECK(json_is_string(answer), DT_ERR_DATA, "output (or response): expected a text");
     DT_TRY(dt_add_history(m, json));
-    for (int i = 0; i < m->n && rules->mask != DT_MASK_COMPLETION; i++)
+    for (int i = 0; i < m->n && rules->opt->mask != DT_MASK_COMPLETION; i++)
         if (m->item[i].role == DT_ROLE_ASSISTANT) m->item[i].learn = DT_LEARN_CONTENT;
     bool input;
     DT_TRY(dt_add_instruction(m, json, rules, &input));
@@ -106,7 +101,7 @@ static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt
     if (system && m->item[0].role != DT_ROLE_SYSTEM)
         DT_TRY(dt_messages_add_first(m, DT_ROLE_SYSTEM, system, strlen(system)));
     const int n_prompt = m->n;
-    DT_TRY(add_turn(m, DT_ROLE_ASSISTANT, answer));
+    DT_TRY(dt_add_turn(m, DT_ROLE_ASSISTANT, answer));
     return render_completion(r, n_prompt, rules);
 }
 
@@ -150,8 +145,6 @@ static dt_form sft_form(const json_t *json)
 
 bool dt_record_is_chat(const json_t *json) { return sft_form(json) != DT_FORM_TEXT; }
 
-static dt_form text_form(const json_t *json) { return DT_FORM_TEXT; }
-
 static dt_err read_tokens(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     return read_text(r, json, rules);
@@ -164,7 +157,7 @@ const dt_record_kind dt_records_tokens = {.description = "of plain text",
                                           .lacking = "any token",
                                           .advice = "",
                                           .noun = "texts",
-                                          .form = text_form,
+                                          .only_form = DT_FORM_TEXT,
                                           .parse = read_tokens,
                                           .truncate = DT_TRUNCATE_START};
 

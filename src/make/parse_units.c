@@ -43,8 +43,6 @@ static bool is_labelled(const json_t *json, bool any)
     return has_words(json) || (!any && first_of(json, text_keys) && label_of(json));
 }
 
-static dt_form labels_form(const json_t *json) { return DT_FORM_LABELS; }
-
 /* A name or a number. reals: also a real number. */
 static bool is_label(const json_t *label, bool reals)
 {
@@ -108,8 +106,6 @@ static bool is_group(const json_t *json, bool any)
     return first_of(json, query_keys) && first_of(json, positive_keys);
 }
 
-static dt_form texts_form(const json_t *json) { return DT_FORM_TEXTS; }
-
 /* A text, or a list of texts. */
 static dt_err add_texts(dt_pieces *p, const json_t *value, const char *what)
 {
@@ -154,7 +150,7 @@ const dt_record_kind dt_records_labels = {.description = "of a text with a label
                                           .advice = "",
                                           .noun = "texts with labels",
                                           .is = is_labelled,
-                                          .form = labels_form,
+                                          .only_form = DT_FORM_LABELS,
                                           .parse = parse_labels,
                                           .is_empty = has_no_token,
                                           .truncate = DT_TRUNCATE_START,
@@ -166,7 +162,7 @@ const dt_record_kind dt_records_texts = {.description = "of a query and what fit
                                          .advice = "",
                                          .noun = "groups of texts",
                                          .is = is_group,
-                                         .form = texts_form,
+                                         .only_form = DT_FORM_TEXTS,
                                          .parse = parse_texts,
                                          .is_empty = has_no_token,
                                          .truncate = DT_TRUNCATE_START,

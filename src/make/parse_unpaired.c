@@ -45,8 +45,9 @@ static dt_err refuse_label(const json_t *label, const dt_rules *rules)
     char *found = dt_json_has_bytes(label) ? strdup("binary values")
                   : label                  ? json_dumps(label, JSON_ENCODE_ANY | JSON_COMPACT)
                                            : NULL;
-    const dt_err err = dt_fail(DT_ERR_DATA, "label: expected true or false (is the completion good?), found %.40s%s",
-                               found ? found : "none", rules->any_kind ? "; --kind sft ignores other labels" : "");
+    const dt_err err =
+        dt_fail(DT_ERR_DATA, "label: expected true or false (is the completion good?), found %.40s%s",
+                found ? found : "none", rules->opt->kind == DT_ANY_KIND ? "; --kind sft ignores other labels" : "");
     free(found);
     return err;
 }

@@ -18,7 +18,8 @@ struct dt_pipeline {
     dt_chunk *chunk; /* [size] */
     bool *ready;     /* [size]: processed */
     int64_t size, n_submitted, n_taken, n_written;
-    bool ended, stop;
+    bool ended;
+    atomic_bool stop;
     dt_err read_err;
     char read_message[MESSAGE_SIZE];
 };
@@ -47,13 +48,7 @@ void dt_pipeline_submit(dt_pipeline *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-bool dt_pipeline_stopped(dt_pipeline *p)
-{
-    pthread_mutex_lock(&p->lock);
-    const bool stop = p->stop;
-    pthread_mutex_unlock(&p->lock);
-    return stop;
-}
+const atomic_bool *dt_pipeline_stop(const dt_pipeline *p) { return &p->stop; }
 
 static void *read_all(void *self)
 {

@@ -4,6 +4,7 @@
 #define DTRAIN_DATA_MAKE_PIPELINE_H
 
 #include "chunk.h"
+#include <stdatomic.h>
 
 typedef struct dt_pipeline dt_pipeline;
 
@@ -27,7 +28,7 @@ dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads);
 /** For read: wait for a free chunk. NULL: the pipeline is aborting, return immediately. */
 dt_chunk *dt_pipeline_chunk(dt_pipeline *p);
 void dt_pipeline_submit(dt_pipeline *p);
-/** For read, during its own waits: true if the pipeline is aborting. */
-bool dt_pipeline_stopped(dt_pipeline *p);
+/** For read, during its own waits: becomes true when the pipeline aborts. */
+const atomic_bool *dt_pipeline_stop(const dt_pipeline *p);
 
 #endif

@@ -74,7 +74,7 @@ void dt_reader_close(dt_reader *r)
 {
     for (int i = 0; i < r->n_paths; i++) {
         free(r->paths[i]);
-        if (r->headers) dt_csv_header_free(&r->headers[i]);
+        if (r->headers) json_decref(r->headers[i]);
     }
     free(r->paths);
     free(r->headers);
@@ -108,18 +108,11 @@ static dt_err put_text(void *self, const char *text, size_t nbytes, bool last)
     return put(r, text, nbytes, (dt_chunk_item){.path = r->path, .begins = begins, .ends = last});
 }
 
-static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t line)
-{
-    dt_reader *r = self;
-    return put(r, text, nbytes,
-               (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
-}
-
-static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
+static dt_err put_record(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     dt_reader *r = self;
     const dt_chunk_item item = {
-        .path = r->path, .line = row, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
+        .path = r->path, .line = line, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
     return put(r, text, nbytes + n_binary, item);
 }
 
@@ -127,13 +120,13 @@ static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t 
 {
     r->begun = true;
     dt_err err = dt_csv_header_parse(r->header, text, nbytes);
-    if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
-    if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(r->header, "user_id"))
+    if (err == DT_OK) err = dt_rec_check_header(r->rec, *r->header);
+    if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(*r->header, "user_id"))
         err = dt_fail(DT_ERR_DATA, "expected the column user_id, because --longest-only keeps one row per user");
     return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
 
-static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err put_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     dt_reader *r = self;
     if (!r->begun) return put_header(r, text, nbytes, line);
@@ -150,7 +143,7 @@ static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
                                .json = true,
                                .begins = true,
                                .ends = true,
-                               .header = r->header,
+                               .header = *r->header,
                                .number = number,
                                .tasks = tasks});
 }
@@ -169,12 +162,6 @@ static dt_err put_items(dt_reader *r)
     return DT_OK;
 }
 
-static bool stopped(void *self)
-{
-    const dt_reader *r = self;
-    return dt_pipeline_stopped(r->pipeline);
-}
-
 static dt_err read_file(dt_reader *r, const char *path)
 {
     const dt_make_options *o = r->opt;
@@ -183,15 +170,15 @@ static dt_err read_file(dt_reader *r, const char *path)
                                      .tokenizer = r->tokenizer,
                                      .piece_nbytes = DT_CHUNK_NBYTES};
     dt_input in;
-    dt_err err = dt_input_open(&in, path, &r->n_read, stopped, r);
+    dt_err err = dt_input_open(&in, path, &r->n_read, dt_pipeline_stop(r->pipeline));
     r->path = strcmp(path, "-") == 0 ? "standard input" : path;
     r->begun = false;
-    const bool automatic = strcmp(o->format, "auto") == 0,
-               json = strcmp(o->format, "json") == 0 || (automatic && is_json_name(path)) || r->rec;
+    const bool automatic = o->format == DT_INPUT_AUTO,
+               json = o->format == DT_INPUT_JSON || (automatic && is_json_name(path)) || r->rec;
     const bool parquet = err == DT_OK && !r->rec && (json || automatic) && dt_is_parquet(&in);
     if (err == DT_OK && !parquet) err = dt_input_check_content(&in, json, automatic);
     if (err == DT_OK)
-        err = parquet  ? dt_parquet_each_row(&in, put_table_row, r)
+        err = parquet  ? dt_parquet_each_row(&in, put_record, r)
               : r->rec ? dt_input_each_row(&in, put_row, r)
               : json   ? dt_input_each_record(&in, put_record, r)
                        : dt_input_each_document(&in, &rules, put_text, r);

@@ -15,14 +15,14 @@ typedef struct dt_reader {
     int chunk_items;      /* maximum records per chunk */
     const dt_rec *rec;    /* NULL: inputs are text and JSON */
     dt_rec_rows rows;
-    bool scanned;           /* rows were counted in a first pass */
-    dt_csv_header *headers; /* [n_paths] */
+    bool scanned;     /* rows were counted in a first pass */
+    json_t **headers; /* [n_paths] names of columns */
     /* only used by the reading thread */
     dt_pipeline *pipeline;
     dt_chunk *chunk; /* being filled */
     const char *path;
     bool begun; /* inside a document that comes in pieces, or below a table header */
-    dt_csv_header *header;
+    json_t **header;
     int64_t row, n_kept; /* over all files */
     int64_t n_read;
 } dt_reader;

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Fields read by each form besides its images and its weight, separated by blanks. Prompt records keep all fields. */
+/* Fields that each form reads, separated by blanks, without images and the weight. Prompt records keep all fields. */
 static const char *const read_by_form[] = {
     [DT_FORM_TEXT] = " text ",
     [DT_FORM_MESSAGES] = " messages system system_prompt ",
@@ -47,7 +47,7 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
                  "%s: the record labels its answer as bad (KTO), but sft would train on it: drop such records "
                  "(--skip-bad), or train on labels with run.task = kto (--kind unpaired, {prompt, completion, label})",
                  keys[k]);
-        DT_CHECK(!rules->any_kind, DT_ERR_DATA,
+        DT_CHECK(rules->opt->kind != DT_ANY_KIND, DT_ERR_DATA,
                  "%s: the record has a KTO label: train only on good answers with --kind sft --skip-bad, "
                  "or on both with --kind unpaired, which reads {prompt, completion, label}",
                  keys[k]);
@@ -60,7 +60,7 @@ static dt_err check_preference(const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {
         "chosen", "rejected", "chosen_response", "rejected_response", "rejected_messages", "chosen_messages"};
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && rules->any_kind; k++)
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && rules->opt->kind == DT_ANY_KIND; k++)
         DT_CHECK(!dt_field_is_set(json_object_get(json, keys[k])), DT_ERR_DATA,
                  "%s: found one answer of a preference: a pair needs chosen and rejected; --kind sft trains on the "
                  "rest of the record",
@@ -71,7 +71,7 @@ static dt_err check_preference(const json_t *json, const dt_rules *rules)
 static dt_err check_weight(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {"weight", "sample_weight", "loss_weight"};
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !rules->weight_key; k++) {
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !rules->opt->weight_key; k++) {
         const json_t *weight = json_object_get(json, keys[k]);
         if (!json_is_number(weight) || json_number_value(weight) == 1) continue;
         DT_CHECK(
@@ -91,7 +91,7 @@ static bool is_conversation(const dt_parsed_record *r, const json_t *json, const
     const bool texts = json_is_string(prompt) &&
                        (r->form == DT_FORM_PROMPT ||
                         (r->form == DT_FORM_COMPLETION && json_is_string(json_object_get(json, "completion"))));
-    return !texts || rules->as_chat;
+    return !texts || rules->opt->as_chat;
 }
 
 dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -116,7 +116,7 @@ static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rule
     const char *of_kind = dt_record_kind_of(r->kind)->fields;
     if (is_listed(read_by_form[r->form], key) || (of_kind && is_listed(of_kind, key))) return true;
     if (is_conversation(r, json, rules) && is_listed(" tools functions ", key)) return true;
-    if (rules->weight_key && strcmp(key, rules->weight_key) == 0) return true;
+    if (rules->opt->weight_key && strcmp(key, rules->opt->weight_key) == 0) return true;
     if (r->form == DT_FORM_COMPLETION && strcmp(key, "label") == 0) return dt_label_of(json_object_get(json, key)) >= 0;
     for (size_t k = 0; k < sizeof images / sizeof images[0] && rules->image_text; k++)
         if (strcmp(key, images[k]) == 0) return true;

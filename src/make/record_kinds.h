@@ -14,7 +14,8 @@ typedef struct dt_record_kind {
     const char *fields;
     /** Does a record have this form? any: no kind was requested. NULL: it is a text or a chat. */
     bool (*is)(const json_t *json, bool any);
-    dt_form (*form)(const json_t *json);
+    dt_form (*form)(const json_t *json); /* NULL: only_form */
+    dt_form only_form;
     /** Parse sample `which` of a record (dt_parse_record). */
     dt_err (*parse)(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
     /** Has the sample nothing to train on? NULL: never. */

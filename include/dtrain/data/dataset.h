@@ -13,7 +13,10 @@
 
 /** The kinds of samples, of DT_KIND_LIST. */
 #define DT_KIND_ENUMERATOR(upper, lower, help) DT_DATASET_##upper,
-typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS } dt_dataset_kind;
+typedef enum dt_dataset_kind {
+    DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS,
+    DT_ANY_KIND = DT_N_DATASET_KINDS /* of dt_make_options: the kind of the first document */
+} dt_dataset_kind;
 /** "tokens", "sft", ...: the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
@@ -88,7 +91,6 @@ typedef struct dt_dataset_info {
     int64_t vocab_size;      /* 0: the file does not store it */
     int64_t n_tokens;        /* of first texts */
     int64_t n_second_tokens; /* of rejected texts, of answers */
-    int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     const char *token_type;  /* as stored: "uint16" */
     /* pairs, except ties, with equal texts, and with scores that prefer the rejected text; -1: not counted */
@@ -114,8 +116,6 @@ dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids);
 /** Read the loss mask of an sft file. mask: out [n], 0 or 1. DT_ERR_DATA. */
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask);
-/** Read the weight of a sample; 1 if the file has none. DT_ERR_DATA. */
-dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight);
 /** As dt_dataset_document, for either text of a sample: part is a dt_side. */
 dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
 /** As dt_dataset_read_tokens, for either text. */
@@ -330,6 +330,24 @@ typedef struct dt_image_options {
     const char *around_name[2]; /* if it is wrapped: as dt_image_wrap */
 } dt_image_options;
 
+/** Values of options, in the order of the words that dtrain-data takes for them. */
+typedef enum dt_input_format {
+    DT_INPUT_AUTO, /* by the ending of the file's name */
+    DT_INPUT_TEXT,
+    DT_INPUT_JSON, /* lines or an array */
+    DT_INPUT_MINIONEREC,
+    DT_INPUT_AMAZON /* dt_make_amazon */
+} dt_input_format;
+typedef enum dt_documents {
+    DT_DOCUMENTS_FILES,
+    DT_DOCUMENTS_LINES,
+    DT_DOCUMENTS_PARAGRAPHS,
+    DT_DOCUMENTS_SEPARATOR
+} dt_documents;
+typedef enum dt_mask { DT_MASK_AUTO, DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT } dt_mask;
+typedef enum dt_prefer { DT_PREFER_BETTER, DT_PREFER_SAFER } dt_prefer;
+typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
+
 /** Options of dt_make_datasets. */
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
@@ -338,21 +356,19 @@ typedef struct dt_make_options {
     /* files, directories (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
     const char *const *inputs;
     int n_inputs;
-    const char *kind; /* auto (by the first document), or the name of a kind */
-    /* auto (by the file name's ending), text, json (lines or an array), minionerec, amazon (dt_make_amazon); with auto
-     * or json, a file that is Parquet by its name or first bytes is a table of records */
-    const char *format;
-    const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
-    const char *separator;     /* for documents = separator */
+    dt_dataset_kind kind;
+    /* with AUTO or JSON, a file that is Parquet by its name or first bytes is a table of records */
+    dt_input_format format;
+    dt_documents documents;    /* of plain text */
+    const char *separator;     /* for DT_DOCUMENTS_SEPARATOR */
     const char *tokenizer;     /* as dt_tokenizer_open */
     const char *chat_template; /* as dt_chat_open; of format minionerec: auto, minionerec, or a JSON file */
-    const char *mask;          /* auto (by the form of the record), full, completion, assistant */
-    const char *prefer;        /* for PKU-SafeRLHF records, the preferred answer: better, safer */
-    /* auto (preference: drop; prompts, format minionerec: keep_end; else keep_start), keep_start, keep_end, drop */
-    const char *truncate;
-    const char *weight_key; /* field of a record with its weight (sft); may be NULL */
-    bool as_chat;           /* convert prompts and completions to turns of user and assistant */
-    bool no_think;          /* kind prompts: as DT_CHAT_NO_THINK */
+    dt_mask mask;              /* AUTO: by the form of the record */
+    dt_prefer prefer;          /* for PKU-SafeRLHF records: the answer that is chosen */
+    dt_truncate truncate;      /* AUTO: DROP for preferences, END for prompts and MINIONEREC, else START */
+    const char *weight_key;    /* field of a record with its weight (sft); may be NULL */
+    bool as_chat;              /* convert prompts and completions to turns of user and assistant */
+    bool no_think;             /* kind prompts: as DT_CHAT_NO_THINK */
     /* chats: source and target of each turn share max_length (algorithms.md 1.1, turn budgets) */
     bool turn_budgets;
     int64_t max_length; /* maximum tokens of a document or sample; 0: no limit */

@@ -74,7 +74,8 @@ static inline uint32_t dt_checksum_lane(uint64_t j) { return (uint32_t)(dt_mix64
 
 /* ---- arrays in a file -------------------------------------------------------------------------------------------- */
 
-/** Element types that are read, little-endian. DT_H5_BF16 is uint16 with the attribute dtype = "bf16". */
+/** Element types. Big-endian numbers are read as little-endian ones. DT_H5_BF16 is uint16 with the attribute dtype =
+ *  "bf16". */
 typedef enum dt_h5_type {
     DT_H5_OTHER,
     DT_H5_F32,
@@ -101,7 +102,8 @@ typedef struct dt_h5_array {
     int n_dims; /* 0: a scalar */
     int64_t shape[DT_H5_MAX_DIMS];
     int64_t n_elems;
-    /* bytes from the start of the file, if the elements are contiguous (dt_read_at); else -1 (dt_h5_read_run) */
+    /* bytes from the start of the file, if the elements are contiguous and little-endian (dt_read_at); else -1
+     * (dt_h5_read_run) */
     int64_t offset;
     bool has_checksum;
     uint64_t checksum;

@@ -1,6 +1,6 @@
-/* commit.c - converts temporary arrays to one or several HDF5 files of plain arrays. posix_fallocate
- * reserves each file's full size before copying, so that a full disk is reported then. HDF5 may otherwise
- * detect it only in H5Fclose, which cannot be recovered.
+/* commit.c - converts temporary arrays to one or several HDF5 files of plain arrays. Each file's full size is
+ * reserved before copying, so that a full disk is reported then. HDF5 may otherwise detect it only in H5Fclose,
+ * which cannot be recovered.
  *
  * All files are written completely under temporary names before the first is renamed. */
 #include "blocks.h"
@@ -9,7 +9,6 @@
 #include "dtrain/io/io.h"
 #include "dtrain/io/seal.h"
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -201,15 +200,6 @@ static dt_err create_array(const shard *s, hid_t file, output *o)
     return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* reserves space; copying overwrites it */
 }
 
-static dt_err set_checksum(const shard *s, const output *o, uint64_t sum)
-{
-    const hid_t a = H5Aopen(o->dset, "checksum", H5P_DEFAULT);
-    const bool ok = a >= 0 && H5Awrite(a, H5T_NATIVE_UINT64, &sum) >= 0;
-    const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
-    if (a >= 0) H5Aclose(a);
-    return err;
-}
-
 static dt_err write_image_attributes(const dt_image_form *form, const shard *s, hid_t file)
 {
     DT_TRY(dt_h5_write_i64(file, s->part, "image_token", form->token));
@@ -232,20 +222,13 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
-/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, a later write reports the full
- * disk. */
+/* Reserve the whole file, which detects a full disk. */
 static dt_err claim_space(const shard *s, hid_t file)
 {
     hsize_t nbytes = 0;
     if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0)
         return dt_h5_fail(DT_ERR_WRITE, s->part, "cannot write");
-    const int fd = open(s->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
-    if (fd >= 0) close(fd);
-    char text[24];
-    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: not enough space for %s: %s",
-             s->part, dt_format_bytes((double)nbytes, text), strerror(status));
-    return DT_OK;
+    return dt_reserve_file(s->part, (int64_t)nbytes, "a dataset");
 }
 
 static dt_err write_chunk(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
@@ -280,7 +263,7 @@ static dt_err copy_array(const commit *k, const shard *s, const output *o, const
         *blocks_sum += dt_checksum(k->sums, block, n_sums, sizeof *k->sums);
         block += n_sums;
     }
-    return set_checksum(s, o, sums.total);
+    return dt_h5_write_u64(o->dset, s->part, "checksum", sums.total);
 }
 
 /* List the arrays of one shard. Per-token arrays use the shard's token range, per-sample arrays its sample
@@ -342,7 +325,7 @@ static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_byte_ran
     for (int i = 0; i <= n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
     if (err == DT_OK) err = claim_space(s, file);
     for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i], blocks, &blocks_sum);
-    if (err == DT_OK) err = set_checksum(s, blocks, blocks_sum);
+    if (err == DT_OK) err = dt_h5_write_u64(blocks->dset, s->part, "checksum", blocks_sum);
     if (err == DT_OK) *n_ranges = find_ranges(outputs, n, ranges);
     for (int i = 0; i <= n; i++)
         if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)

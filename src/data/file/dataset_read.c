@@ -142,12 +142,6 @@ dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *w
     return DT_OK;
 }
 
-dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
-{
-    *weight = 1;
-    return d->info.has_weights ? dt_dataset_read_weights(d, i, 1, weight) : DT_OK;
-}
-
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
 {
     DT_CHECK(d->kind->answers, DT_ERR_ARG, "internal: dt_dataset_read_pair: %s: a dataset of kind %s has no pairs",

@@ -126,7 +126,7 @@ static dt_err open_head(dt_dataset *d, bool has[DT_N_ARRAYS])
 
 static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
 {
-    return dt_array_open(a, file_of(d), d->fd, d->file_nbytes, d->path, name, types);
+    return dt_array_open(a, file_of(d), d->fd, d->path, name, types);
 }
 
 static dt_err check_offset_ends(const dt_dataset *d, int part)
@@ -219,4 +219,4 @@ static dt_err hdf5_open(dt_dataset *d)
     return DT_OK;
 }
 
-const dt_store dt_store_hdf5 = {.name = "HDF5", .is = is_hdf5, .open = hdf5_open, .close = hdf5_close};
+const dt_store dt_store_hdf5 = {.is = is_hdf5, .open = hdf5_open, .close = hdf5_close};

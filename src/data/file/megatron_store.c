@@ -281,9 +281,5 @@ static dt_err megatron_verify(const dt_dataset *d, dt_err (*poll)(void *arg), vo
     return DT_OK;
 }
 
-const dt_store dt_store_megatron = {.name = "Megatron",
-                                    .foreign = true,
-                                    .is = is_megatron,
-                                    .open = megatron_open,
-                                    .close = megatron_close,
-                                    .verify = megatron_verify};
+const dt_store dt_store_megatron = {
+    .foreign = true, .is = is_megatron, .open = megatron_open, .close = megatron_close, .verify = megatron_verify};

@@ -63,7 +63,6 @@ static dt_err open_all(dt_dataset *d)
     d->info.n_images = d->column[DT_COL_PIXELS].n_elems;
     d->info.n_tokens = d->column[DT_COL_TOKENS].n_elems;
     d->info.n_second_tokens = d->column[DT_COL_SECOND_TOKENS].n_elems;
-    d->info.n_record_nbytes = d->column[DT_COL_RECORDS].n_elems;
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
     d->info.chat_template = d->chat_template ? d->chat_template : "";

@@ -19,10 +19,11 @@ struct dt_array {
     const char *path, *name; /* path of the file, name of the array in it; for messages; borrowed */
     /* of arrays of other formats: read as dt_array_read, of a range that exists; NULL: HDF5 */
     dt_err (*read)(const dt_array *a, int64_t first, int64_t n, void *out);
-    const void *self; /* the format's */
-    hid_t dset;       /* open if the array is read through HDF5, else H5I_INVALID_HID */
-    int fd;           /* borrowed */
-    int64_t offset;   /* of the first byte in the file; -1: read through HDF5 */
+    const void *self;   /* the format's */
+    dt_h5_array stored; /* as HDF5 describes it */
+    hid_t dset;         /* open if the array is read through HDF5, else H5I_INVALID_HID */
+    int fd;             /* borrowed */
+    int64_t offset;     /* of the first byte in the file; -1: read through HDF5 */
     int64_t n_elems;
     int type, elem_size;
     int image_size; /* S; 0: elements are scalars */
@@ -33,10 +34,9 @@ struct dt_array {
     _Atomic uint8_t *verified; /* [blocks / 8]: one bit per block; NULL: blocks are not verified */
 };
 
-/** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it is inside the file.
- *  file_nbytes: size of the file that fd reads. dt_array_close is safe on {0} and after an error. */
-dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
-                     int types);
+/** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it is inside the file, which
+ *  fd reads, too. dt_array_close is safe on {0} and after an error. */
+dt_err dt_array_open(dt_array *a, hid_t file, int fd, const char *path, const char *name, int types);
 void dt_array_close(dt_array *a);
 
 /** Contribution of elements first .. first+n-1, in file byte order, to the checksum of the whole array. */

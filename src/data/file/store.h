@@ -6,7 +6,6 @@
 #include "dataset_file.h"
 
 typedef struct dt_store {
-    const char *name;
     bool foreign; /* of another program: dtrain-data accepts such files as inputs */
     /** True if the file has this format. head: its first n_head bytes. */
     bool (*is)(const char *path, const char *head, size_t n_head);

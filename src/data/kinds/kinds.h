@@ -14,11 +14,13 @@ typedef struct dt_view {
     dt_tokenizer *t; /* NULL: print ids */
     const char *on, *off;
 } dt_view;
-/** Print bytes, with control characters as \xNN. Local. */
-void dt_print_bytes(const char *bytes, size_t n);
 /** Print tokens first .. first+n-1 of a side with targets marked. n_prompt >= 0: tokens from n_prompt on are targets;
  *  else the mask decides, if there is one. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_print_side(const dt_view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt);
+/** Print the record of sample i and a line end. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_print_record(const dt_view *v, int64_t i);
+/** Number of ones in the mask of a file. Local. DT_ERR_DATA. */
+dt_err dt_count_mask(dt_dataset *d, int64_t *n);
 static inline const char *dt_yes(bool b) { return b ? "yes" : "no"; }
 
 /** The table of a kind. Functions that are NULL do nothing. */

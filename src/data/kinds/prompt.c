@@ -2,23 +2,10 @@
 #include "kinds.h"
 #include "dtrain/core/plural.h"
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 static dt_err print_prompts(dt_dataset *d)
 {
     printf("answers      %s\nrecords      %s\n", dt_yes(d->info.has_answers), dt_yes(d->info.has_records));
-    return DT_OK;
-}
-
-static dt_err show_record(const dt_view *v, int64_t i)
-{
-    char *json;
-    DT_TRY(dt_dataset_read_record(v->d, i, &json));
-    printf("---- record\n");
-    dt_print_bytes(json, strlen(json));
-    putchar('\n');
-    free(json);
     return DT_OK;
 }
 
@@ -32,7 +19,9 @@ static dt_err show_prompt(const dt_view *v, int64_t i)
         printf("---- answer: %" PRId64 " token%s\n", n, dt_plural(n));
         DT_TRY(dt_print_side(v, DT_SIDE_SECOND, first, n, -1));
     }
-    return v->d->info.has_records ? show_record(v, i) : DT_OK;
+    if (!v->d->info.has_records) return DT_OK;
+    printf("---- record\n");
+    return dt_print_record(v, i);
 }
 
 const dt_kind dt_kind_prompts = {.name = "prompts",

@@ -4,14 +4,9 @@
 
 static dt_err print_targets(dt_dataset *d)
 {
-    uint8_t chunk[1 << 16];
     const int64_t n = d->info.n_tokens;
-    int64_t n_target = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)sizeof chunk) {
-        const int64_t k = n - first < (int64_t)sizeof chunk ? n - first : (int64_t)sizeof chunk;
-        DT_TRY(dt_dataset_read_mask(d, first, k, chunk));
-        for (int64_t i = 0; i < k; i++) n_target += chunk[i];
-    }
+    int64_t n_target;
+    DT_TRY(dt_count_mask(d, &n_target));
     printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
            n ? 100.0 * (double)n_target / (double)n : 0.0, dt_yes(d->info.has_weights));
     return DT_OK;

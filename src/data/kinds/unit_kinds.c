@@ -2,18 +2,11 @@
  * (samples_units.c). For classifiers and embeddings. */
 #include "kinds.h"
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 static dt_err print_units(dt_dataset *d)
 {
-    uint8_t chunk[1 << 16];
-    int64_t n_units = 0;
-    for (int64_t first = 0; first < d->info.n_tokens; first += (int64_t)sizeof chunk) {
-        const int64_t k = dt_min_i64((int64_t)sizeof chunk, d->info.n_tokens - first);
-        DT_TRY(dt_dataset_read_mask(d, first, k, chunk));
-        for (int64_t i = 0; i < k; i++) n_units += chunk[i];
-    }
+    int64_t n_units;
+    DT_TRY(dt_count_mask(d, &n_units));
     if (d->info.kind == DT_DATASET_TEXTS)
         printf("texts        %" PRId64 "\n", n_units + d->info.n_documents);
     else
@@ -24,13 +17,7 @@ static dt_err print_units(dt_dataset *d)
 static dt_err show_units(const dt_view *v, int64_t i)
 {
     int64_t first, n;
-    char *json;
-    if (v->d->info.has_records) {
-        DT_TRY(dt_dataset_read_record(v->d, i, &json));
-        dt_print_bytes(json, strlen(json));
-        putchar('\n');
-        free(json);
-    }
+    if (v->d->info.has_records) DT_TRY(dt_print_record(v, i));
     DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     return dt_print_side(v, DT_SIDE_FIRST, first, n, -1);
 }

@@ -58,6 +58,18 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
     return DT_OK;
 }
 
+dt_err dt_count_mask(dt_dataset *d, int64_t *n)
+{
+    uint8_t chunk[1 << 16];
+    *n = 0;
+    for (int64_t first = 0; first < d->info.n_tokens; first += (int64_t)sizeof chunk) {
+        const int64_t k = dt_min_i64((int64_t)sizeof chunk, d->info.n_tokens - first);
+        DT_TRY(dt_dataset_read_mask(d, first, k, chunk));
+        for (int64_t i = 0; i < k; i++) *n += chunk[i];
+    }
+    return DT_OK;
+}
+
 static dt_err print_images(dt_dataset *d)
 {
     lengths images = {0}; /* of samples, in images */

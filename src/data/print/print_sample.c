@@ -6,7 +6,8 @@
 
 enum { HEAD_TOKENS = 1024 }; /* tokens shown of a file without document boundaries */
 
-void dt_print_bytes(const char *bytes, size_t n)
+/* Control characters are printed as \xNN. */
+static void print_bytes(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)bytes[i];
@@ -24,9 +25,9 @@ static void print_token(const dt_view *v, int32_t id)
     const char *bytes = v->t ? dt_tokenizer_bytes(v->t, id, &nbytes) : "",
                *name = v->t && !nbytes ? dt_tokenizer_token(v->t, id) : NULL;
     if (nbytes)
-        dt_print_bytes(bytes, nbytes);
+        print_bytes(bytes, nbytes);
     else if (name)
-        dt_print_bytes(name, strlen(name));
+        print_bytes(name, strlen(name));
     else
         printf("<%" PRId32 ">", id);
 }
@@ -60,6 +61,16 @@ dt_err dt_print_side(const dt_view *v, dt_side side, int64_t first, int64_t n, i
     return err;
 }
 
+dt_err dt_print_record(const dt_view *v, int64_t i)
+{
+    char *json;
+    DT_TRY(dt_dataset_read_record(v->d, i, &json));
+    print_bytes(json, strlen(json));
+    putchar('\n');
+    free(json);
+    return DT_OK;
+}
+
 /* The range of sample i, or the first tokens of a file without document boundaries. */
 static dt_err find_range(const dt_view *v, int64_t i, int64_t *first, int64_t *n)
 {
@@ -79,11 +90,11 @@ static dt_err print_head(const dt_view *v, int64_t i)
     const dt_dataset_info *info = &v->d->info;
     const dt_kind *kind = v->d->kind;
     int64_t first, n;
-    float weight;
+    float weight = 1;
     DT_CHECK(info->n_documents >= 0 || i == 0, DT_ERR_USAGE,
              "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
     DT_TRY(find_range(v, i, &first, &n));
-    DT_TRY(dt_dataset_read_weight(v->d, i, &weight));
+    if (info->has_weights) DT_TRY(dt_dataset_read_weights(v->d, i, 1, &weight));
     printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, kind->noun, i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
     if (info->has_weights) printf(", weight %g", (double)weight);

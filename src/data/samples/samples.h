@@ -46,7 +46,6 @@ typedef struct dt_fill_scratch {
 typedef struct dt_samples dt_samples;
 
 typedef struct dt_samples_ops {
-    const char *name;
     size_t impl_nbytes;                 /* of impl, which is zeroed before open; 0: none */
     const dt_extension_form *extension; /* of batches; NULL: none */
     dt_err (*open)(dt_samples *set);    /* fills n_samples, n_dropped, n_too_long, max_..., impl */

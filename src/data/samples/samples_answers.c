@@ -213,8 +213,7 @@ static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt
     return dt_fill_images(set, dt_records_number(&((const answers *)set->impl)->r, i), from, b);
 }
 
-const dt_samples_ops dt_samples_answers = {.name = "answers",
-                                           .impl_nbytes = sizeof(answers),
+const dt_samples_ops dt_samples_answers = {.impl_nbytes = sizeof(answers),
                                            .extension = &labels,
                                            .open = answers_open,
                                            .counts = answers_counts,

@@ -18,7 +18,7 @@ typedef struct segments {
     /* only for a file with images, else NULL: number of the record and of its images */
     int64_t *record;
     uint32_t *n_images;
-    int64_t n, n_alloc;
+    int64_t n;
 } segments;
 
 typedef struct packed {
@@ -41,25 +41,24 @@ static void free_segments(segments *p)
     *p = (segments){0};
 }
 
-static dt_err reserve(segments *p, int64_t n_more, bool weights, const char *path)
+/* Append a segment with room for its weight and images, which the caller sets. */
+static dt_err add_segment(segments *p, const dt_records *r, const char *path, int64_t first, uint32_t len,
+                          uint32_t n_target)
 {
-    if (p->n + n_more <= p->n_alloc) return DT_OK;
-    const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
-    DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA,
+    DT_CHECK(p->n < UINT32_MAX - 1, DT_ERR_DATA,
              "%s: expected at most %u documents to pack, found more; split the dataset into several files", path,
              UINT32_MAX - 1);
-    DT_RESIZE(p->first, n, "%s: no memory to pack %" PRId64 " documents", path, n);
-    DT_RESIZE(p->len, n, "%s: no memory to pack %" PRId64 " documents", path, n);
-    DT_RESIZE(p->n_target, n, "%s: no memory to pack %" PRId64 " documents", path, n);
-    if (weights) DT_RESIZE(p->weight, n, "%s: no memory to pack %" PRId64 " documents", path, n);
-    p->n_alloc = n;
-    return DT_OK;
-}
-
-static dt_err reserve_images(segments *p, const char *path)
-{
-    DT_RESIZE(p->record, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
-    DT_RESIZE(p->n_images, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
+    DT_GROW(p->first, p->n, "%s: no memory to pack %" PRId64 " documents", path, p->n);
+    DT_GROW(p->len, p->n, "%s: no memory to pack %" PRId64 " documents", path, p->n);
+    DT_GROW(p->n_target, p->n, "%s: no memory to pack %" PRId64 " documents", path, p->n);
+    if (r && r->weight) DT_GROW(p->weight, p->n, "%s: no memory to pack %" PRId64 " documents", path, p->n);
+    if (r && r->n_images) {
+        DT_GROW(p->record, p->n, "%s: no memory to pack the images of %" PRId64 " records", path, p->n);
+        DT_GROW(p->n_images, p->n, "%s: no memory to pack the images of %" PRId64 " records", path, p->n);
+    }
+    p->first[p->n] = first;
+    p->len[p->n] = len;
+    p->n_target[p->n++] = n_target;
     return DT_OK;
 }
 
@@ -86,13 +85,9 @@ static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint6
             *cut = (dt_cut_counts){cut->n + 1, cut->n_target + whole - 1, cut->n_lost + whole - dt_max_i64(T, 1)};
         }
         const int64_t n_segments = c->set->opt.split ? (whole + T - 1) / T : 1;
-        DT_TRY(reserve(c->p, n_segments, false, c->set->dataset->path));
         for (int64_t k = 0; k < n_segments; k++) {
             const int64_t at = (int64_t)offset[i] + k * T, len = end - at < T ? end - at : T;
-            if (len < 2) continue;
-            c->p->first[c->p->n] = at;
-            c->p->len[c->p->n] = (uint32_t)len;
-            c->p->n_target[c->p->n++] = (uint32_t)len - 1;
+            if (len >= 2) DT_TRY(add_segment(c->p, NULL, c->set->dataset->path, at, (uint32_t)len, (uint32_t)len - 1));
         }
     }
     return DT_OK;
@@ -103,20 +98,15 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
 {
     collect *c = arg;
     const dt_records *r = c->records;
-    DT_TRY(reserve(c->p, n, r->weight != NULL, c->set->dataset->path));
-    if (r->n_images) DT_TRY(reserve_images(c->p, c->set->dataset->path));
     for (int64_t i = 0; i < n; i++) {
         if (c->dropped < r->n_dropped && r->dropped[c->dropped] == first + i) {
             c->dropped++;
             continue;
         }
-        const int64_t k = c->kept++;
-        c->p->first[c->p->n] = (int64_t)offset[i];
-        c->p->len[c->p->n] = r->len[k].n_tok;
-        c->p->n_target[c->p->n] = r->len[k].n_target;
-        if (r->weight) c->p->weight[c->p->n] = r->weight[k];
-        if (r->n_images) c->p->record[c->p->n] = first + i, c->p->n_images[c->p->n] = r->n_images[k];
-        c->p->n++;
+        const int64_t k = c->kept++, at = c->p->n;
+        DT_TRY(add_segment(c->p, r, c->set->dataset->path, (int64_t)offset[i], r->len[k].n_tok, r->len[k].n_target));
+        if (r->weight) c->p->weight[at] = r->weight[k];
+        if (r->n_images) c->p->record[at] = first + i, c->p->n_images[at] = r->n_images[k];
     }
     return DT_OK;
 }
@@ -212,4 +202,4 @@ static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill
 }
 
 const dt_samples_ops dt_samples_packed = {
-    .name = "packed", .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};
+    .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};

@@ -62,4 +62,4 @@ static dt_err prompts_open(dt_samples *set)
     return dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, find_longest, set);
 }
 
-const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open};
+const dt_samples_ops dt_samples_prompts = {.open = prompts_open};

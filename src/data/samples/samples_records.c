@@ -263,8 +263,5 @@ static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     return dt_fill_images(set, number, from, b);
 }
 
-const dt_samples_ops dt_samples_records = {.name = "records",
-                                           .impl_nbytes = sizeof(dt_records),
-                                           .open = records_open,
-                                           .counts = records_counts,
-                                           .fill = records_fill};
+const dt_samples_ops dt_samples_records = {
+    .impl_nbytes = sizeof(dt_records), .open = records_open, .counts = records_counts, .fill = records_fill};

@@ -9,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct units {
-    dt_records r;
-} units;
-
 static bool of_texts(const dt_samples *set) { return set->dataset->info.kind == DT_DATASET_TEXTS; }
 
 /* The first marked token after `at`, or `end`. mask: scratch [T]. */
@@ -71,7 +67,7 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
 
 static dt_err units_open(dt_samples *set)
 {
-    dt_records *r = &((units *)set->impl)->r;
+    dt_records *r = set->impl;
     r->n = r->n_alloc = set->n_samples = set->dataset->info.n_documents;
     DT_COUNTED_ALLOC(&set->memory, r->len, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
                      set->dataset->path, r->n_alloc);
@@ -86,7 +82,7 @@ static dt_err units_open(dt_samples *set)
 
 static void units_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
-    const dt_record_len *len = &((const units *)set->impl)->r.len[i];
+    const dt_record_len *len = &((const dt_records *)set->impl)->len[i];
     *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), 0, false};
 }
 
@@ -142,4 +138,4 @@ static dt_err units_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_
 }
 
 const dt_samples_ops dt_samples_units = {
-    .name = "units", .impl_nbytes = sizeof(units), .open = units_open, .counts = units_counts, .fill = units_fill};
+    .impl_nbytes = sizeof(dt_records), .open = units_open, .counts = units_counts, .fill = units_fill};

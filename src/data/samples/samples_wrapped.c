@@ -121,4 +121,4 @@ static dt_err rows_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_s
 }
 
 const dt_samples_ops dt_samples_wrapped = {
-    .name = "wrapped", .impl_nbytes = sizeof(rows), .open = rows_open, .counts = rows_counts, .fill = rows_fill};
+    .impl_nbytes = sizeof(rows), .open = rows_open, .counts = rows_counts, .fill = rows_fill};

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST_WORDS = 20, HISTORY = 10, FIRST_YEAR = 1996, N_SPLITS = 3 };
 
@@ -264,7 +265,7 @@ static dt_err take_features(amazon *a, json_t *record)
     return DT_OK;
 }
 
-static dt_err take_line(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err take_line(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     amazon *a = self;
     json_t *record = NULL;
@@ -279,14 +280,12 @@ static dt_err take_line(void *self, const char *text, size_t nbytes, int64_t lin
     return dt_error_lead(err, "%s:%" PRId64 ": ", a->path, line);
 }
 
-static bool is_stopped(void *self) { return atomic_load(((amazon *)self)->opt->stop); }
-
 static dt_err read_file(amazon *a, const char *path, dt_err (*take)(amazon *a, json_t *record))
 {
     dt_input in;
     a->path = path;
     a->take = take;
-    DT_TRY(dt_input_open(&in, path, &a->n_read, a->opt->stop ? is_stopped : NULL, a));
+    DT_TRY(dt_input_open(&in, path, &a->n_read, a->opt->stop));
     dt_err err = dt_input_check_content(&in, true, false);
     if (err == DT_OK) err = dt_input_each_record(&in, take_line, a);
     dt_input_close(&in);
@@ -479,28 +478,23 @@ static dt_err check_outputs(const dt_make_options *opt)
     return dt_make_folder_of(path);
 }
 
-/* Write lines first .. end-1 of a file, rows or items, by way of a buffer. */
+/* Write lines first .. end-1 of a file, rows or items. */
 static dt_err write_lines(const amazon *a, const char *ending, int64_t first, int64_t end)
 {
     const bool items = ending == item_file;
-    char path[PATH_MAX], *text = NULL;
-    size_t n = 0;
+    char path[PATH_MAX];
     dt_aside to = {0};
     DT_TRY(path_of(a->opt, ending, path));
     DT_TRY(dt_aside_open(&to, path));
-    dt_err err = DT_OK;
-    for (int64_t i = first; i <= end && err == DT_OK;) {
-        FILE *f = open_memstream(&text, &n);
-        const int64_t stop = dt_min_i64(i + 1000, end);
-        if (!f) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory", path);
-        if (f && i == first && !items) fputs("user_id,history_item_title,item_title,history_item_id,item_id\n", f);
-        for (int64_t k = i; f && k < stop; k++) items ? put_item(a, f, k) : put_row(a, f, &a->rows[k]);
-        if (f && stop == end && items) fputs(end > first ? "\n}\n" : "{}\n", f);
-        if (f && fclose(f) != 0) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory", path);
-        if (err == DT_OK) err = dt_aside_write(&to, text, n);
-        free(text), text = NULL;
-        i = stop < end ? stop : end + 1;
-    }
+    const int fd = dup(to.fd);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f && fd >= 0) close(fd);
+    dt_err err = f ? DT_OK : dt_fail_errno(DT_ERR_WRITE, path, "cannot be opened");
+    if (f && !items) fputs("user_id,history_item_title,item_title,history_item_id,item_id\n", f);
+    for (int64_t i = first; i < end && f; i++) items ? put_item(a, f, i) : put_row(a, f, &a->rows[i]);
+    if (f && items) fputs(end > first ? "\n}\n" : "{}\n", f);
+    const bool failed = f && ferror(f);
+    if (f && (fclose(f) != 0 || failed)) err = dt_fail_errno(DT_ERR_WRITE, path, "cannot be written");
     if (err == DT_OK) err = dt_aside_commit(&to);
     dt_aside_drop(&to);
     return err;

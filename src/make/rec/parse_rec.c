@@ -178,7 +178,7 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
 
 /* ---- the sample -------------------------------------------------------------------------------------------------- */
 
-/* Fields for reward functions besides the prompt, including columns that are not lists. */
+/* Fields for reward functions in addition to the prompt, including columns that are not lists. */
 static dt_err keep_fields(dt_parsed_record *r, const sample *s, const char *answer, size_t n_answer)
 {
     const char *name;

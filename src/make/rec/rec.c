@@ -6,9 +6,9 @@ static const char *const recipes[] = {"sft", "rl", "eval"};
 
 static dt_err check_kind(const dt_make_options *o, dt_dataset_kind kind)
 {
-    DT_CHECK(strcmp(o->kind, "auto") == 0 || strcmp(o->kind, dt_dataset_kind_name(kind)) == 0, DT_ERR_USAGE,
-             "kind: expected %s for the recipe %s, found %s", dt_dataset_kind_name(kind), o->rec.recipe, o->kind);
-    DT_CHECK(!o->as_chat && !o->turn_budgets && !o->weight_key && strcmp(o->mask, "auto") == 0, DT_ERR_USAGE,
+    DT_CHECK(o->kind == DT_ANY_KIND || o->kind == kind, DT_ERR_USAGE, "kind: expected %s for the recipe %s, found %s",
+             dt_dataset_kind_name(kind), o->rec.recipe, dt_dataset_kind_name(o->kind));
+    DT_CHECK(!o->as_chat && !o->turn_budgets && !o->weight_key && o->mask == DT_MASK_AUTO, DT_ERR_USAGE,
              "format minionerec does not support chats, masks or weights of other records");
     return DT_OK;
 }
@@ -70,7 +70,7 @@ bool dt_rec_has_samples(const dt_rec *r)
     return false;
 }
 
-dt_err dt_rec_check_header(const dt_rec *r, const dt_csv_header *h)
+dt_err dt_rec_check_header(const dt_rec *r, const json_t *names)
 {
     static const struct {
         dt_rec_value value;
@@ -82,8 +82,8 @@ dt_err dt_rec_check_header(const dt_rec *r, const dt_csv_header *h)
     for (int k = 0; k < r->texts.n_tasks; k++)
         for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
             DT_CHECK(r->texts.task[k].of_items || !(r->texts.task[k].uses & 1u << needed[i].value) ||
-                         dt_csv_header_has(h, needed[i].column) ||
-                         (r->items.n > 0 && dt_csv_header_has(h, needed[i].instead)),
+                         dt_csv_header_has(names, needed[i].column) ||
+                         (r->items.n > 0 && dt_csv_header_has(names, needed[i].instead)),
                      DT_ERR_DATA, "expected column names in the first line, including %s (task %s)", needed[i].column,
                      r->texts.task[k].name);
     return DT_OK;

@@ -111,6 +111,6 @@ void dt_rec_close(dt_rec *r);
 uint32_t dt_rec_tasks_of(const dt_rec *r, bool items, int64_t i, int64_t n);
 bool dt_rec_has_samples(const dt_rec *r); /* true if some task samples a limited number */
 /** DT_ERR_DATA: a column that the tasks need is missing. */
-dt_err dt_rec_check_header(const dt_rec *r, const dt_csv_header *h);
+dt_err dt_rec_check_header(const dt_rec *r, const json_t *names);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct scan {
     dt_rec_rows *rows;
     bool longest, below_header;
     const atomic_bool *stop;
-    dt_csv_header header;
+    json_t *header;  /* NULL: malformed */
     json_t *of_user; /* {user: number of the kept row} */
     int64_t *len;    /* [rows->n]: history length per row */
 } scan;
@@ -34,14 +34,14 @@ static dt_err compare(scan *s, const json_t *row)
 
 static dt_err scan_header(scan *s, const char *text, size_t nbytes)
 {
-    dt_csv_header_free(&s->header);
+    json_decref(s->header);
     s->below_header = true;
     const dt_err err = dt_csv_header_parse(&s->header, text, nbytes);
     if (err == DT_ERR_DATA) return dt_error_clear(), DT_OK; /* reported in the second pass */
     return err;
 }
 
-static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line)
+static dt_err scan_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t line)
 {
     scan *s = self;
     json_t *row = NULL;
@@ -52,19 +52,13 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line
         DT_GROW(s->rows->keep, s->rows->n, "out of memory for the lengths of rows");
         s->rows->keep[s->rows->n] = 1; /* malformed rows are kept, and reported in the second pass */
         s->len[s->rows->n] = 0;
-        err = dt_csv_row(&row, &s->header, text, nbytes);
+        err = dt_csv_row(&row, s->header, text, nbytes);
         if (err == DT_ERR_DATA) dt_error_clear(), err = DT_OK;
         if (err == DT_OK && json_object_get(row, "user_id")) err = compare(s, row);
         json_decref(row);
     }
     s->rows->n++;
     return err;
-}
-
-static bool stopped(void *self)
-{
-    const scan *s = self;
-    return s->stop && atomic_load(s->stop);
 }
 
 static dt_err scan_file(scan *s, const char *path)
@@ -75,7 +69,7 @@ static dt_err scan_file(scan *s, const char *path)
     DT_CHECK(!is_stdin && dt_is_file(path), DT_ERR_USAGE,
              "%s can be read only once: expected a regular file, because sampled or longest rows need a second pass",
              is_stdin ? "standard input" : path);
-    dt_err err = dt_input_open(&in, path, &n_read, stopped, s);
+    dt_err err = dt_input_open(&in, path, &n_read, s->stop);
     s->below_header = false;
     if (err == DT_OK) err = dt_input_each_row(&in, scan_row, s);
     dt_input_close(&in);
@@ -90,7 +84,7 @@ dt_err dt_rec_rows_scan(dt_rec_rows *rows, char *const *paths, int n_paths, bool
     for (int i = 0; i < n_paths && err == DT_OK; i++) err = scan_file(&s, paths[i]);
     rows->n_kept = rows->n;
     for (int64_t i = 0; rows->keep && i < rows->n; i++) rows->n_kept -= !rows->keep[i];
-    dt_csv_header_free(&s.header);
+    json_decref(s.header);
     json_decref(s.of_user);
     free(s.len);
     return err;
