@@ -26,7 +26,7 @@ enum { COPY_NBYTES = 1 << 20 };
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
-    uint64_t token[DT_N_DATA_PARTS], token_end[DT_N_PARTS];
+    uint64_t token[DT_N_DATA_PARTS], token_end[DT_N_DATA_PARTS];
 } shard;
 
 typedef struct commit {
