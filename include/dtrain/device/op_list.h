@@ -10,20 +10,24 @@
  *   VAL(type, name)    type name: a value
  *   CHECK(call)        not an argument: a check of the arguments (device_check.h)
  *
- * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, DT_OP_ROWS one on n_rows rows of width
- * elements. Each element or row is computed independently, in fp32, bf16 or fp16. The CPU device needs only a kernel
- * for a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const
- * dt_device *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. Its types are fp32, bf16 or fp16; those of DT_OP_ANY may be any, because it
+ * only moves elements. DT_OP_ELEMENTS is one on n elements, DT_OP_ROWS one on n_rows rows of width elements. Each
+ * element or row is computed independently, in fp32, bf16 or fp16. The CPU device needs only a kernel for a range of
+ * them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const dt_device *dev, and it
+ * has no stream.
  *
  * DT_MOVES is the cost of an operation that a GPU computes in one launch: the minimum of bytes of device memory that it
  * reads and writes. x points to the arguments: nbytes(x->n, x->dt) and matrix_nbytes(x->n_rows, x->width, x->dt) are
  * the sizes of arrays. count_ops.c states the cost of the others.
  *
- * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ELEMENTS and
- * DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends, the queue device,
- * the counting device and lists of tests are generated from it. */
+ * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ANY,
+ * DT_OP_ELEMENTS and DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends,
+ * the queue device, the counting device and lists of tests are generated from it. */
 #ifndef DT_OP
 #define DT_OP(op, ...)
+#endif
+#ifndef DT_OP_ANY
+#define DT_OP_ANY DT_OP
 #endif
 #ifndef DT_OP_ELEMENTS
 #define DT_OP_ELEMENTS DT_OP
@@ -68,14 +72,14 @@ DT_OP_ELEMENTS(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtyp
 DT_MOVES(scale, 2 * nbytes(x->n, x->dt))
 
 /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
-DT_OP(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
-      VAL(dt_dtype, dt))
+DT_OP_ANY(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+          VAL(dt_dtype, dt))
 DT_MOVES(gather_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows unchanged); rows with index[i] < 0 are
  *  skipped. To sum rows, use embedding_backward. */
-DT_OP(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
-      VAL(dt_dtype, dt))
+DT_OP_ANY(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+          VAL(dt_dtype, dt))
 DT_MOVES(scatter_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
@@ -434,6 +438,7 @@ DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, resul
 DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
 
 #undef DT_OP
+#undef DT_OP_ANY
 #undef DT_OP_ELEMENTS
 #undef DT_OP_ROWS
 #undef DT_MOVES

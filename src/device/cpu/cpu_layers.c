@@ -39,6 +39,11 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
         DT_EACH(TAKES_, __VA_ARGS__)                                                                                   \
         return cpu_run_##op(cpu_of(dev), &(dt_##op##_args){DT_EACH(DT_TAKE_, __VA_ARGS__)});                           \
     }
+#define DT_OP_ANY(op, ...)                                                                                             \
+    dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__)                                                                          \
+    {                                                                                                                  \
+        return cpu_run_##op(cpu_of(dev), &(dt_##op##_args){DT_EACH(DT_TAKE_, __VA_ARGS__)});                           \
+    }
 #include "dtrain/device/op_list.h"
 
 /* ---- rows by index, sums of columns ------------------------------------------------------------------------------ */
