@@ -409,8 +409,7 @@ TEST(impossible_values_are_refused)
                      i > 4    ? "kl_mix"
                      : i == 4 ? "softcap"
                      : i < 2  ? "label_smoothing"
-                     : i == 2 ? "no ref_logits"
-                              : "below n_vocab");
+                              : "ref_logits");
     }
 }
 

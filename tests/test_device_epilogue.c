@@ -338,30 +338,30 @@ TEST(impossible_values_are_refused)
     const dt_matmul good = {.m = 2, .n = 4, .k = 8, .lda = 8, .ldb = 4, .ldc = 4, .ldd = 4, .ld_aux = 4};
     dt_matmul mm = good;
     mm.accumulate = true, mm.addend = ARR(x, 64);
-    refuse(f, &mm, x, "with accumulate");
+    refuse(f, &mm, x, "accumulate");
     mm = good, mm.addend = ARR(x, 64), mm.ldd = 3;
-    refuse(f, &mm, x, "ldd = 3");
+    refuse(f, &mm, x, "ldd");
     mm = good, mm.addend = ARR(x, 64), mm.addend_dtype = DT_BF16;
-    refuse(f, &mm, x, "an addend of type bf16");
+    refuse(f, &mm, x, "addend_dtype");
     mm = good, mm.dt = DT_BF16, mm.epilogue = DT_EPILOGUE_ACT;
-    refuse(f, &mm, x, "an activation in bf16 needs C in the same type, found fp32");
+    refuse(f, &mm, x, "c_dtype");
     mm = good, mm.epilogue = DT_EPILOGUE_ACT_BACKWARD;
-    refuse(f, &mm, x, "input of the activation is missing");
+    refuse(f, &mm, x, "aux");
     mm = good, mm.epilogue = DT_EPILOGUE_ACT, mm.aux = ARR(x, 64), mm.ld_aux = 2;
-    refuse(f, &mm, x, "ld_aux = 2");
+    refuse(f, &mm, x, "ld_aux");
     mm = good, mm.sums_of = DT_SUMS_OF_A;
-    refuse(f, &mm, x, "sums is NULL");
+    refuse(f, &mm, x, "sums");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_F32, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "b_scaled is stored as fp32 with scales");
+    refuse(f, &mm, x, "stored");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8};
-    refuse(f, &mm, x, "without scales");
+    refuse(f, &mm, x, "scale");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "with scales only of groups");
+    refuse(f, &mm, x, "blocks");
     mm = good, mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = ARR(x, 64)};
     mm.sums_of = DT_SUMS_OF_B, mm.sums = ARR(x, 64);
-    refuse(f, &mm, x, "sums of B are requested");
+    refuse(f, &mm, x, "sums_of");
     mm = good, mm.a_scaled = (dt_scaled){.how = DT_SCALE_MATRIX, .stored = DT_F32, .scale = ARR(x, 64)};
-    refuse(f, &mm, x, "a_scaled is set");
+    refuse(f, &mm, x, "a_scaled");
 }
 
 int main(void)

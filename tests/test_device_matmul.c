@@ -242,7 +242,7 @@ TEST(a_wrong_row_distance_is_refused)
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .lda = 7, .ldb = 4, .ldc = 4};
-    assert_fails(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG, "lda = 7");
+    assert_fails(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG, "lda");
 }
 
 TEST(bias_gradient_is_the_column_sum)

@@ -359,7 +359,7 @@ TEST(impossible_values_are_refused)
     float logit[64] = {0};
     dt_token_rows at = x.at;
     assert_fails(TRY(draw_tokens, &at, &cold, ON(x.z), ARR(u, MAX_ROWS), ARR(token, 64), ON(x.z)), DT_ERR_ARG,
-                 "temperature 0");
+                 "temperature > 0");
     assert_int_equal(TRY(top_tokens, &at, ON(x.z), 0, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG);
     at.logits_ld = at.n_vocab - 1;
     assert_fails(TRY(top_tokens, &at, ON(x.z), 1, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG, "");

@@ -25,7 +25,14 @@ static void drop(tensor *t) { free(t->w), free(t->codes), free(t->blocks), free(
 
 static void quantise(const tensor *t)
 {
-    assert_int_equal(dt_quantise_nf4(t->w, t->n, t->codes, t->blocks, t->groups), DT_OK);
+    const int64_t n_blocks = dt_nf4_blocks(t->n);
+    float *most = malloc((size_t)n_blocks * sizeof *most);
+    assert_non_null(most);
+    for (int64_t b = 0; b < n_blocks; b++)
+        most[b] =
+            dt_quantise_nf4_block(t->w + b * BLOCK, dt_min_i64(BLOCK, t->n - b * BLOCK), t->codes + b * BLOCK / 2);
+    dt_quantise_nf4_maxima(most, n_blocks, t->blocks, t->groups);
+    free(most);
 }
 
 static float *back(const tensor *t, int64_t first, int64_t n)

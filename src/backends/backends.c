@@ -58,16 +58,23 @@ static bool is_there(const dt_device_ops *ops, char *why, size_t why_size)
     return !ops->is_there || ops->is_there(why, why_size);
 }
 
+/* Open a backend, or open it to plan. */
+static dt_err start(dt_device *dev, const dt_device_ops *ops, int local_rank, int n_threads, bool planning,
+                    dt_ledger *ledger)
+{
+    *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
+    const dt_err err = planning ? ops->plan(dev, n_threads) : ops->open(dev, local_rank, n_threads);
+    if (err != DT_OK) *dev = (dt_device){0};
+    return err;
+}
+
 static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     char why[512];
     bool stale;
     const dt_device_ops *ops = find_backend(name, &stale, why, sizeof why);
     DT_CHECK(ops && is_there(ops, why, sizeof why), DT_ERR_USAGE, "device %s is not available: %s", instead(name), why);
-    *dev = (dt_device){.ops = ops, .ledger = ledger, .local_rank = local_rank};
-    const dt_err err = ops->open(dev, local_rank, n_threads);
-    if (err != DT_OK) *dev = (dt_device){0};
-    return err;
+    return start(dev, ops, local_rank, n_threads, false, ledger);
 }
 
 /* Without NVIDIA's driver there is no GPU to look for. Looking for one through our shared object would first load
@@ -106,9 +113,7 @@ static const char *first_available(void)
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger)
 {
     *dev = (dt_device){0};
-    DT_CHECK(ledger && n_threads >= 0, DT_ERR_ARG,
-             "internal: dt_device_open: expected a ledger and n_threads of at least 0, found %p and %d", (void *)ledger,
-             n_threads);
+    DT_EXPECT(ledger && n_threads >= 0);
     if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
     DT_TRY(open_one(dev, first_available(), local_rank, n_threads, ledger));
     DT_INFO("run.device = auto: %s", dev->ops->name);
@@ -124,10 +129,7 @@ dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger
     if (is_object(name)) return dt_count_open(dev, NULL, ledger);
     const dt_device_ops *ops = dt_device_backend(name, &stale, why, sizeof why);
     DT_CHECK(ops, DT_ERR_USAGE, "device %s is not available: %s", name, why);
-    *dev = (dt_device){.ops = ops, .ledger = ledger};
-    const dt_err err = ops->plan(dev, n_threads);
-    if (err != DT_OK) *dev = (dt_device){0};
-    return err;
+    return start(dev, ops, 0, n_threads, true, ledger);
 }
 
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
@@ -137,9 +139,5 @@ dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, d
 
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger)
 {
-    const dt_device_ops *ops = &dt_device_cpu_ops;
-    *dev = (dt_device){.ops = ops, .ledger = ledger};
-    const dt_err err = planning ? ops->plan(dev, n_threads) : ops->open(dev, 0, n_threads);
-    if (err != DT_OK) *dev = (dt_device){0};
-    return err;
+    return start(dev, &dt_device_cpu_ops, 0, n_threads, planning, ledger);
 }

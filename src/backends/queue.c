@@ -25,105 +25,36 @@
 
 /* ---- descriptions: their pointers are device memory, too --------------------------------------------------------- */
 
-#define REACH(pointer) ((pointer) = queue_arg(dev, pointer))
-
-static void reach_dt_matmul(dt_device *dev, dt_matmul *d)
-{
-    REACH(d->bias);
-    REACH(d->addend);
-    REACH(d->aux);
-    REACH(d->sums);
-    REACH(d->a_scaled.scale);
-    REACH(d->b_scaled.scale);
-    REACH(d->b_scaled.blocks);
-    REACH(d->group_start);
-}
-
-static void reach_dt_heads(dt_device *dev, dt_heads *d)
-{
-    REACH(d->kv_row);
-    REACH(d->q_norm);
-    REACH(d->k_norm);
-    REACH(d->pos);
-    REACH(d->cos_sin);
-    REACH(d->q_cos_sin);
-}
-
-static void reach_dt_latent(dt_device *dev, dt_latent *d)
-{
-    REACH(d->kv_row);
-    REACH(d->pos);
-    REACH(d->cos_sin);
-}
-
-static void reach_dt_attention(dt_device *dev, dt_attention *d)
-{
-    REACH(d->q_start);
-    REACH(d->kv_start);
-    REACH(d->kv_len);
-    REACH(d->shared_start);
-    REACH(d->shared_len);
-    REACH(d->token_key);
-    REACH(d->ahead);
-    REACH(d->sinks);
-    REACH(d->dsinks);
-}
-
-static void reach_dt_classifier(dt_device *dev, dt_classifier *d)
-{
-    REACH(d->target);
-    REACH(d->weight);
-    REACH(d->entropy_weight);
-    REACH(d->kl_weight);
-    REACH(d->ref_logits);
-    REACH(d->logp);
-    REACH(d->hit);
-    REACH(d->entropy);
-    REACH(d->kl);
-    REACH(d->loss);
-    REACH(d->log_sum_squares);
-    REACH(d->mean_logit);
-}
-
-static void reach_dt_token_rows(dt_device *dev, dt_token_rows *d)
-{
-    REACH(d->allowed);
-    REACH(d->seen);
-    REACH(d->list);
-    REACH(d->list_start);
-    REACH(d->list_len);
-}
-
-static void reach_dt_routing(dt_device *dev, dt_routing *d) { REACH(d->correction); }
-static void reach_dt_patches(dt_device *dev, dt_patches *d) {}
-static void reach_dt_conv(dt_device *dev, dt_conv *d)
-{
-    REACH(d->q_start);
-    REACH(d->state_row);
-}
-
-static void reach_dt_delta(dt_device *dev, dt_delta *d)
-{
-    REACH(d->q_start);
-    REACH(d->state_row);
-}
-
-static void reach_dt_delta_gates(dt_device *dev, dt_delta_gates *d) {}
-static void reach_dt_row_lengths(dt_device *dev, dt_row_lengths *d)
-{
-    REACH(d->w_scaled.scale);
-    REACH(d->w_scaled.blocks);
-}
-
-static void reach_dt_blocks(dt_device *dev, dt_blocks *d) {}
-static void reach_dt_rmsnorm(dt_device *dev, dt_rmsnorm *d) {}
-static void reach_dt_choice(dt_device *dev, dt_choice *d) {}
-static void reach_dt_adamw(dt_device *dev, dt_adamw *d) {}
-static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
+/* Each description with its pointers. */
+#define REACH_AT(pointer) d->pointer = queue_arg(dev, d->pointer);
+#define POINTERS(type, ...)                                                                                            \
+    static void reach_##type(dt_device *dev, type *d) { DT_EACH(REACH_, __VA_ARGS__) }
+#define NO_POINTERS(type)                                                                                              \
+    static void reach_##type(dt_device *dev, type *d) {}
+POINTERS(dt_matmul, AT(bias), AT(addend), AT(aux), AT(sums), AT(a_scaled.scale), AT(b_scaled.scale),
+         AT(b_scaled.blocks), AT(group_start))
+POINTERS(dt_row_lengths, AT(w_scaled.scale), AT(w_scaled.blocks))
+POINTERS(dt_routing, AT(correction))
+POINTERS(dt_heads, AT(kv_row), AT(q_norm), AT(k_norm), AT(pos), AT(cos_sin), AT(q_cos_sin))
+POINTERS(dt_latent, AT(kv_row), AT(pos), AT(cos_sin))
+POINTERS(dt_attention, AT(q_start), AT(kv_start), AT(kv_len), AT(shared_start), AT(shared_len), AT(token_key),
+         AT(ahead), AT(sinks), AT(dsinks))
+POINTERS(dt_conv, AT(q_start), AT(state_row))
+POINTERS(dt_delta, AT(q_start), AT(state_row))
+POINTERS(dt_classifier, AT(target), AT(weight), AT(entropy_weight), AT(kl_weight), AT(ref_logits), AT(logp), AT(hit),
+         AT(entropy), AT(kl), AT(loss), AT(log_sum_squares), AT(mean_logit))
+POINTERS(dt_token_rows, AT(allowed), AT(seen), AT(list), AT(list_start), AT(list_len))
+NO_POINTERS(dt_patches)
+NO_POINTERS(dt_delta_gates)
+NO_POINTERS(dt_blocks)
+NO_POINTERS(dt_rmsnorm)
+NO_POINTERS(dt_choice)
+NO_POINTERS(dt_adamw)
+NO_POINTERS(dt_sgd)
 
 /* ---- operations: arguments are queued, and the call is made when the stream runs --------------------------------- */
 
-#define REACH_IN(type, name) REACH(args.name);
+#define REACH_IN(type, name) args.name = queue_arg(dev, args.name);
 #define REACH_OUT REACH_IN
 #define REACH_INOUT REACH_IN
 #define REACH_DESC(type, name) reach_##type(dev, &args.name);

@@ -431,8 +431,7 @@ static dt_err take_error(queue_state *q)
 static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
-    DT_CHECK(!stream_of(dev, stream)->records, DT_ERR_ARG,
-             "internal: queue_stream_sync: the stream is recording a graph");
+    DT_EXPECT(!stream_of(dev, stream)->records);
     q->counts.host_waits++;
     DT_TRY(drain(q, stream_of(dev, stream), NULL));
     return take_error(q);
@@ -509,8 +508,7 @@ static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *t
 
 static dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
 {
-    DT_CHECK(event->recorded > 0 && is_reached(event, event->recorded), DT_ERR_ARG,
-             "internal: queue_event_time: the event was not reached yet");
+    DT_EXPECT(event->recorded > 0 && is_reached(event, event->recorded));
     *at_s = event->at_s;
     return DT_OK;
 }
@@ -551,8 +549,7 @@ static dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *str
 {
     queue_state *q = state_of(dev);
     dt_stream *s = stream_of(dev, stream);
-    DT_CHECK(s->number == graph->stream, DT_ERR_ARG,
-             "internal: queue_graph_launch: the graph belongs to another stream");
+    DT_EXPECT(s->number == graph->stream);
     q->counts.launches++;
     s->n_run++;
     for (int i = 0; i < graph->n; i++) DT_TRY(append(q, s, &graph->entries[i]));

@@ -1,6 +1,5 @@
 /* device.c - buffers with their accounting, streams, and permanent failure of a device. */
 #include "dtrain/device/device.h"
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,9 +89,7 @@ static size_t memory_free(const dt_device *dev, dt_memspace space)
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category)
 {
     *b = (dt_buf){0};
-    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT && space < DT_IN_FILE, DT_ERR_ARG,
-             "internal: dt_buf_alloc: the device is not open, or category %d or memory space %d is invalid",
-             (int)category, (int)space);
+    DT_EXPECT(dev && dev->ops && category < DT_N_MEMCAT && space < DT_IN_FILE);
     if (nbytes == 0) {
         *b = (dt_buf){.dev = dev, .category = category, .space = space};
         return DT_OK;

@@ -2,7 +2,6 @@
  * have their own dequantisation (isa/dequantise.c, cuda/matmul_stored.cu). */
 #include "dtrain/device/nf4.h"
 #include <math.h>
-#include <stdlib.h>
 
 static const float LEVELS[16] = {DT_NF4_LEVELS}, MAP[256] = {DT_NF4_MAP};
 
@@ -57,20 +56,6 @@ float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes)
         codes[i / 2] = (uint8_t)(i % 2 ? codes[i / 2] | code : code << 4);
     }
     return most;
-}
-
-dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups)
-{
-    const int64_t n_blocks = dt_nf4_blocks(n);
-    float *most = malloc((size_t)n_blocks * sizeof *most + 1);
-    DT_CHECK(most, DT_ERR_MEMORY, "nf4: out of memory for the maxima of %lld blocks", (long long)n_blocks);
-    for (int64_t b = 0; b < n_blocks; b++) {
-        const int64_t first = b * DT_NF4_BLOCK;
-        most[b] = dt_quantise_nf4_block(w + first, dt_min_i64(DT_NF4_BLOCK, n - first), codes + first / 2);
-    }
-    if (n_blocks > 0) dt_quantise_nf4_maxima(most, n_blocks, blocks, groups);
-    free(most);
-    return DT_OK;
 }
 
 void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int finer, int64_t first,

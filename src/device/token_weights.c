@@ -124,11 +124,9 @@ static void keep_beginning(chooser *s, float largest, int64_t most, double goal)
     s->n_kept = kept;
 }
 
-static double kept_sum(const chooser *s)
+static dt_token_weights weights_of(const chooser *s)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < s->n_kept; i++) sum += s->weight[s->kept[i]];
-    return sum;
+    return (dt_token_weights){.id = s->kept, .n = s->n_kept, .weight = s->weight};
 }
 
 static void keep_min_p(chooser *s)
@@ -143,7 +141,8 @@ static void keep_some(chooser *s, int64_t n_vocab, float largest)
 {
     const dt_choice *how = &s->how;
     if (how->top_k > 0 && how->top_k < n_vocab) keep_beginning(s, largest, how->top_k, INFINITY);
-    if (how->top_p < 1) keep_beginning(s, largest, INT64_MAX, how->top_p * kept_sum(s));
+    const dt_token_weights kept = weights_of(s);
+    if (how->top_p < 1) keep_beginning(s, largest, INT64_MAX, how->top_p * dt_token_weights_sum(&kept));
     if (how->min_p > 0) keep_min_p(s);
 }
 
@@ -187,7 +186,7 @@ bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32
         s.n_kept = n_vocab;
         keep_some(&s, n_vocab, largest);
     }
-    *w = (dt_token_weights){.id = s.kept, .n = s.n_kept, .weight = s.weight};
+    *w = weights_of(&s);
     return true;
 }
 

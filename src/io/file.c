@@ -26,17 +26,14 @@ bool dt_has_ending(const char *name, const char *ending)
     return n > m && strcmp(name + n - m, ending) == 0;
 }
 
-bool dt_is_file(const char *path)
+static bool is_of(mode_t kind, const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return stat(path, &st) == 0 && (st.st_mode & S_IFMT) == kind;
 }
 
-bool dt_is_directory(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
+bool dt_is_file(const char *path) { return is_of(S_IFREG, path); }
+bool dt_is_directory(const char *path) { return is_of(S_IFDIR, path); }
 
 /* Returns the file name without its directory; *folder: the directory's status. */
 static const char *place_of(const char *path, struct stat *folder)
@@ -128,10 +125,9 @@ dt_err dt_read_file(const char *path, size_t max_bytes, char **text, size_t *nby
 
 static dt_err make_dir(const char *path)
 {
-    struct stat st;
     if (mkdir(path, 0777) == 0) return DT_OK;
     const int number = errno;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* exists already, or another rank created it */
+    if (dt_is_directory(path)) return DT_OK; /* exists already, or another rank created it */
     errno = number;
     return dt_fail_errno(DT_ERR_WRITE, path, "cannot create the directory");
 }
@@ -329,8 +325,7 @@ static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
     DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the names of %zu files", (size_t)g->gl_pathc);
     int n = 0;
     for (size_t i = 0; i < g->gl_pathc; i++) {
-        struct stat st;
-        if (stat(g->gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode)) continue;
+        if (dt_is_directory(g->gl_pathv[i])) continue;
         if (!(list[n] = strdup(g->gl_pathv[i]))) {
             dt_list_free(list, n);
             return dt_fail(DT_ERR_MEMORY, "out of memory for the names of %zu files", (size_t)g->gl_pathc);

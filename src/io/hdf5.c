@@ -9,7 +9,6 @@
  * fit. */
 #include "dtrain/io/io.h"
 #include "dtrain/io/seal.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -266,52 +266,33 @@ typedef struct walk {
     dt_h5_visit visit;
     void *ctx;
     dt_err err;
-    int depth;
-    char prefix[512];
 } walk;
 
-static herr_t walk_link(hid_t group, const char *name, const H5L_info_t *info, void *ctx);
-
-static herr_t walk_group(hid_t group, const char *name, walk *w)
+static dt_err visit_object(const walk *w, hid_t file, const char *name)
 {
-    const size_t len = strlen(w->prefix);
-    if (w->depth >= 8 ||
-        (size_t)snprintf(w->prefix + len, sizeof w->prefix - len, "%s/", name) >= sizeof w->prefix - len) {
-        /* cycles of hard links also end here */
-        w->err = dt_fail(DT_ERR_DATA, "%s: groups are nested too deeply at `%s`", w->path, name);
-        return -1;
-    }
-    w->depth++;
-    const herr_t status = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, walk_link, w);
-    if (status < 0 && w->err == DT_OK) w->err = dt_h5_fail(DT_ERR_DATA, w->path, "a group cannot be read");
-    w->depth--;
-    w->prefix[len] = '\0';
-    return status;
+    enum { MAX_DEPTH = 8 };
+    int depth = 0;
+    for (const char *c = name; *c; c++) depth += *c == '/';
+    DT_CHECK(depth <= MAX_DEPTH, DT_ERR_DATA, "%s: groups are nested too deeply at `%s`", w->path, name);
+    hid_t obj = H5Oopen(file, name, H5P_DEFAULT);
+    if (obj < 0) return dt_h5_fail(DT_ERR_DATA, w->path, name);
+    const dt_err err = H5Iget_type(obj) == H5I_DATASET ? w->visit(obj, name, w->ctx) : DT_OK;
+    H5Oclose(obj);
+    return err;
 }
 
-static herr_t walk_link(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
+static herr_t visit_link(hid_t file, const char *name, const H5L_info_t *info, void *ctx)
 {
     walk *w = ctx;
-    char full[1024];
-    snprintf(full, sizeof full, "%s%s", w->prefix, name);
-    if (info->type != H5L_TYPE_HARD) return 0;
-    hid_t obj = H5Oopen(group, name, H5P_DEFAULT);
-    if (obj < 0) {
-        w->err = dt_h5_fail(DT_ERR_DATA, w->path, full);
-        return -1;
-    }
-    const H5I_type_t kind = H5Iget_type(obj);
-    herr_t status = 0;
-    if (kind == H5I_GROUP) status = walk_group(obj, name, w);
-    if (kind == H5I_DATASET && (w->err = w->visit(obj, full, w->ctx)) != DT_OK) status = -1;
-    H5Oclose(obj);
-    return status;
+    if (info->type == H5L_TYPE_HARD) w->err = visit_object(w, file, name);
+    return w->err == DT_OK ? 0 : -1;
 }
 
+/* H5Lvisit enters each group once, so cycles of hard links end. */
 dt_err dt_h5_each_array(hid_t file, const char *path, dt_h5_visit visit, void *ctx)
 {
     walk w = {.path = path, .visit = visit, .ctx = ctx};
-    if (H5Literate(file, H5_INDEX_NAME, H5_ITER_INC, NULL, walk_link, &w) < 0 && w.err == DT_OK)
+    if (H5Lvisit(file, H5_INDEX_NAME, H5_ITER_INC, visit_link, &w) < 0 && w.err == DT_OK)
         w.err = dt_h5_fail(DT_ERR_DATA, path, "its contents cannot be listed");
     return w.err;
 }

@@ -3,7 +3,6 @@
  *
  * Source   NumPy Enhancement Proposal 1 and numpy.lib.format: magic, version, length, and a Python dictionary. */
 #include "dtrain/io/matrix_file.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,6 @@
 /* safetensors.c - the header of one file. Every entry is validated against the file's length and its neighbours. */
 #include "safetensors_private.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>

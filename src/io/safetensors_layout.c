@@ -5,7 +5,6 @@
  * by name, padded with spaces to a multiple of 8. A model that dtrain reads and writes without changes is therefore the
  * same file. */
 #include "safetensors_private.h"
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,10 +150,7 @@ dt_err dt_st_layout_make(dt_st_layout *l, const char *stem, const dt_st_entry *e
                          int64_t shard_size)
 {
     *l = (dt_st_layout){.type = type, .stem = stem, .n_tensors = n_entries};
-    DT_CHECK(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0, DT_ERR_ARG,
-             "internal: dt_st_layout_make: expected a known type and n_entries and shard_size above 0, found %d "
-             "entries and %" PRId64 " bytes",
-             n_entries, shard_size);
+    DT_EXPECT(type != DT_ST_OTHER && n_entries > 0 && shard_size > 0);
     const dt_err err = make(l, entries, shard_size);
     if (err != DT_OK) dt_st_layout_free(l);
     return err;

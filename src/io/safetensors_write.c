@@ -3,10 +3,8 @@
 #include "safetensors_private.h"
 #include "dtrain/io/io.h"
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

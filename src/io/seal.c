@@ -4,7 +4,6 @@
 #include "dtrain/io/seal.h"
 #include "dtrain/io/io.h"
 #include <endian.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

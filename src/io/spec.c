@@ -56,11 +56,7 @@ bool dt_spec_get(const dt_spec *s, const char *key, dt_spec *child)
     return true;
 }
 
-bool dt_spec_has(const dt_spec *s, const char *key)
-{
-    const json_t *value = json_object_get(s->value, key);
-    return value && !json_is_null(value);
-}
+bool dt_spec_has(const dt_spec *s, const char *key) { return dt_spec_get(s, key, &(dt_spec){0}); }
 
 dt_spec dt_spec_item(const dt_spec *array, size_t i)
 {

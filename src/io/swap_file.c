@@ -138,18 +138,19 @@ static void progress(dt_swap_file *f, bool wait)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
+static bool is_inside(const dt_swap_file *f, int64_t offset, size_t nbytes)
+{
+    return offset >= 0 && (uint64_t)offset <= f->nbytes && nbytes <= f->nbytes - (size_t)offset;
+}
+
 static bool ended(const dt_swap_request *r) { return r->started == r->nbytes && r->under_way == 0; }
 
 static dt_err submit(dt_swap_file *f, const dt_swap_request *asked, dt_swap_request *r)
 {
-    DT_CHECK(ended(r), DT_ERR_ARG, "internal: submit: request is reused before it was waited for");
-    DT_CHECK(asked->offset >= 0 && asked->offset % DT_SWAP_ALIGN == 0 && asked->nbytes % DT_SWAP_ALIGN == 0 &&
-                 (uintptr_t)asked->memory % DT_SWAP_ALIGN == 0,
-             DT_ERR_ARG, "internal: submit: expected multiples of %d, found offset %lld, %zu bytes at address %p",
-             DT_SWAP_ALIGN, (long long)asked->offset, asked->nbytes, (void *)asked->memory);
-    DT_CHECK((uint64_t)asked->offset <= f->nbytes && asked->nbytes <= f->nbytes - (size_t)asked->offset, DT_ERR_ARG,
-             "internal: submit: the swap file has %zu bytes, but %zu bytes at offset %lld exceed it", f->nbytes,
-             asked->nbytes, (long long)asked->offset);
+    DT_EXPECT(ended(r));
+    DT_EXPECT(asked->offset % DT_SWAP_ALIGN == 0 && asked->nbytes % DT_SWAP_ALIGN == 0);
+    DT_EXPECT((uintptr_t)asked->memory % DT_SWAP_ALIGN == 0);
+    DT_EXPECT(is_inside(f, asked->offset, asked->nbytes));
     *r = *asked;
     if (r->nbytes > 0) {
         *f->last = r;
@@ -224,18 +225,10 @@ static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory
     return r.error ? fail_request(f, &r) : DT_OK;
 }
 
-static dt_err check_range(const dt_swap_file *f, int64_t offset, size_t nbytes)
-{
-    DT_CHECK(offset >= 0 && (uint64_t)offset <= f->nbytes && nbytes <= f->nbytes - (size_t)offset, DT_ERR_ARG,
-             "internal: check_range: the swap file has %zu bytes, but %zu bytes at offset %lld exceed it", f->nbytes,
-             nbytes, (long long)offset);
-    return DT_OK;
-}
-
 dt_err dt_swap_read_bytes(dt_swap_file *f, int64_t offset, void *to, size_t nbytes)
 {
     char *out = to;
-    DT_TRY(check_range(f, offset, nbytes));
+    DT_EXPECT(is_inside(f, offset, nbytes));
     while (nbytes > 0) {
         const window w = window_at(offset, nbytes);
         DT_TRY(move_now(f, false, w.offset, f->bounce, w.nbytes));
@@ -250,7 +243,7 @@ dt_err dt_swap_read_bytes(dt_swap_file *f, int64_t offset, void *to, size_t nbyt
 dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, size_t nbytes)
 {
     const char *in = from;
-    DT_TRY(check_range(f, offset, nbytes));
+    DT_EXPECT(is_inside(f, offset, nbytes));
     while (nbytes > 0) {
         const window w = window_at(offset, nbytes);
         const size_t last = w.nbytes - DT_SWAP_ALIGN; /* the last block */
@@ -382,13 +375,8 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
 dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)
 {
     *file = NULL;
-    DT_CHECK(opt->depth > 0 && opt->depth <= MAX_DEPTH, DT_ERR_ARG, "internal: dt_swap_open: depth %d is out of range",
-             opt->depth);
-    for (int c = 0; c < DT_N_MEMCAT; c++)
-        DT_CHECK(opt->nbytes[c] % DT_SWAP_ALIGN == 0, DT_ERR_ARG,
-                 "internal: dt_swap_open: nbytes: found %zu bytes of %s, expected a multiple of %d", opt->nbytes[c],
-                 dt_memcat_name((dt_memcat)c), DT_SWAP_ALIGN);
-    DT_CHECK(file_nbytes(opt) > 0, DT_ERR_ARG, "internal: dt_swap_open: nbytes: expected a size above 0");
+    DT_EXPECT(opt->depth > 0 && opt->depth <= MAX_DEPTH && file_nbytes(opt) > 0);
+    for (int c = 0; c < DT_N_MEMCAT; c++) DT_EXPECT(opt->nbytes[c] % DT_SWAP_ALIGN == 0);
 
     dt_swap_file *f = calloc(1, sizeof *f);
     DT_CHECK(f, DT_ERR_MEMORY, "out of memory for a swap file");

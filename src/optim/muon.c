@@ -45,12 +45,11 @@ static double muon_work(int64_t rows, int64_t cols)
     return 2 * small * small * (2 * large + small);
 }
 
-/** C [m, n] = A B, all dense and bf16 except C. */
+/* C [m, n] = A B, all dense and bf16 except C. */
 static dt_err multiply(dt_device *dev, int64_t m, int64_t n, int64_t k, const void *a, bool trans_a, const void *b,
                        bool trans_b, void *c, dt_dtype c_dtype, dt_stream *stream)
 {
-    dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .dt = DT_BF16, .c_dtype = c_dtype};
-    mm.lda = trans_a ? m : k, mm.ldb = trans_b ? k : n, mm.ldc = n;
+    const dt_matmul mm = dt_dense_matmul(m, n, k, trans_a, trans_b, DT_BF16, c_dtype);
     return dev->ops->matmul(dev, &mm, a, b, c, stream);
 }
 

@@ -86,8 +86,7 @@ static void count_describe(const dt_device *dev, char *out, size_t out_size)
     snprintf(out, out_size, "counting device (computes nothing)");
 }
 static void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
-static size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
-static size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
+static size_t count_unknown(const dt_device *dev) { return SIZE_MAX; }
 static bool is_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
 
 static dt_err count_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr)
@@ -204,21 +203,15 @@ static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bo
 }
 
 /* The device is opened by dt_count_open. */
-static dt_err count_device_open(dt_device *dev, int local_rank, int n_threads)
-{
-    return dt_fail(DT_ERR_ARG, "internal: count_device_open: expected dt_count_open for a counting device");
-}
-
 const dt_device_ops dt_device_count_ops = {
     .name = "cuda",
-    .open = count_device_open,
     .close = count_close,
     .describe = count_describe,
     .kernels = count_kernels,
     .own_memory = true,
-    .memory_free = count_memory_free,
+    .memory_free = count_unknown,
     .overhead = dt_gpu_overhead,
-    .memory_taken = count_memory_taken,
+    .memory_taken = count_unknown,
     .alloc = count_alloc,
     .free = count_free,
     .alloc_zeroes = true,

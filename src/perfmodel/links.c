@@ -34,7 +34,7 @@ double dt_link_fraction(bool network) { return network ? 0.94 : 0.78; }
 
 double dt_exchange_interference(const dt_chip *chip, const dt_exchange *x, double node, double net)
 {
-    const bool forwards = x->kind == DT_RING && node > 0; /* what comes from other nodes is among the bytes inside */
+    const bool forwards = x->kind == DT_RING && node > 0; /* `node` includes the bytes from other nodes */
     const double slower = 0.189, exchanges = 1.189 * 1.102 - 1, nbytes = forwards ? node : node + net;
     return slower / exchanges * nbytes / (chip->nvlink_rate * dt_link_fraction(false));
 }

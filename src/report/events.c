@@ -26,10 +26,10 @@
 #define FILE_PREFIX "events.out.tfevents."
 
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
-enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9, TENSOR_STRING = 8 };
 
 typedef struct events {
-    dt_record_file file;
+    dt_record_file file;                  /* first: dt_sink_sync_file */
     dt_text value, summary, event, frame; /* each contains the previous one */
     int64_t step;
 } events;
@@ -123,36 +123,13 @@ static dt_err end_summary(events *e)
 
 /* ---- the configuration ------------------------------------------------------------------------------------------- */
 
-static void put_text_metadata(dt_text *value)
-{
-    dt_text data = {0}, metadata = {0};
-    dt_pb_text(&data, 1, "text");
-    dt_pb_message(&metadata, 1, &data);
-    dt_pb_varint(&metadata, 4, 2);
-    dt_pb_message(value, VALUE_METADATA, &metadata);
-    dt_text_free(&data);
-    dt_text_free(&metadata);
-}
-
-static void put_tensor_of_text(dt_text *value, const dt_text *text)
-{
-    dt_text dim = {0}, shape = {0}, tensor = {0};
-    dt_pb_varint(&dim, 1, 1);
-    dt_pb_message(&shape, 2, &dim);
-    dt_pb_varint(&tensor, 1, 7);
-    dt_pb_message(&tensor, 2, &shape);
-    dt_pb_bytes(&tensor, 8, text->bytes, text->n);
-    tensor.failed |= text->failed;
-    dt_pb_message(value, VALUE_TENSOR, &tensor);
-    dt_text_free(&dim);
-    dt_text_free(&shape);
-    dt_text_free(&tensor);
-}
+/* SummaryMetadata: plugin "text", data_class TENSOR. TensorProto before string_val: dtype string, shape [1]. */
+static const char METADATA[] = "\x0a\x06\x0a\x04text\x20\x02", TENSOR[] = "\x08\x07\x12\x04\x12\x02\x08\x01";
 
 /* TensorBoard shows Markdown, in which lines that begin with four blanks are code. */
 static dt_err write_config(events *e, int64_t step, const char *ini)
 {
-    dt_text text = {0};
+    dt_text text = {0}, tensor = {0};
     while (*ini) {
         const int len = (int)strcspn(ini, "\n");
         dt_text_printf(&text, "    %.*s\n", len, ini);
@@ -160,10 +137,13 @@ static dt_err write_config(events *e, int64_t step, const char *ini)
     }
     begin_summary(e, step);
     dt_pb_text(&e->value, VALUE_TAG, "config");
-    put_tensor_of_text(&e->value, &text);
-    put_text_metadata(&e->value);
+    dt_text_append(&tensor, TENSOR, sizeof TENSOR - 1);
+    dt_pb_message(&tensor, TENSOR_STRING, &text);
+    dt_pb_message(&e->value, VALUE_TENSOR, &tensor);
+    dt_pb_bytes(&e->value, VALUE_METADATA, METADATA, sizeof METADATA - 1);
     dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
     dt_text_free(&text);
+    dt_text_free(&tensor);
     return end_summary(e);
 }
 
@@ -215,8 +195,6 @@ static dt_err events_validation(void *self, const dt_validation *v)
     return end_summary(e);
 }
 
-static dt_err events_sync(void *self) { return dt_record_file_sync(&((events *)self)->file); }
-
 static void events_close(void *self)
 {
     events *e = self;
@@ -232,5 +210,5 @@ const dt_sink dt_sink_tensorboard = {.needs_dir = true,
                                      .open = events_open,
                                      .train = events_train,
                                      .validation = events_validation,
-                                     .sync = events_sync,
+                                     .sync = dt_sink_sync_file,
                                      .close = events_close};

@@ -23,33 +23,35 @@ static const char later[] = "memory_pinned"; /* follows the fixed columns in new
 static const char FILE_NAME[] = "metrics.csv";
 
 /* Columns: step, the fixed fields, then other metrics in the order of first use. */
+typedef struct column {
+    char *name;
+    double cell; /* of the current row */
+    bool set;
+} column;
 typedef struct csv {
-    dt_record_file file;
+    dt_record_file file; /* first: dt_sink_sync_file */
     char *path;
-    char **names;
-    double *cells; /* of the current row */
-    bool *set;
+    column *columns;
     int n_columns;
     dt_text row;
 } csv;
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
-static dt_err add_column(csv *c, const char *name, size_t len)
+static dt_err add_column(csv *c, const char *name)
 {
-    DT_GROW(c->names, c->n_columns, "%s: out of memory for a column", c->path);
-    DT_GROW(c->cells, c->n_columns, "%s: out of memory for a column", c->path);
-    DT_GROW(c->set, c->n_columns, "%s: out of memory for a column", c->path);
-    c->names[c->n_columns] = strndup(name, len);
-    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: out of memory for a column", c->path);
-    c->set[c->n_columns++] = false;
+    DT_GROW(c->columns, c->n_columns, "%s: out of memory for a column", c->path);
+    column *to = &c->columns[c->n_columns];
+    *to = (column){0};
+    DT_COPY_TEXT(to->name, name, "%s: out of memory for a column", c->path);
+    c->n_columns++;
     return DT_OK;
 }
 
 static int find_column(const csv *c, const char *name)
 {
     for (int i = 0; i < c->n_columns; i++)
-        if (strcmp(c->names[i], name) == 0) return i;
+        if (strcmp(c->columns[i].name, name) == 0) return i;
     return -1;
 }
 
@@ -57,9 +59,9 @@ static void put_header(const csv *c, dt_text *out)
 {
     for (int i = 0; i < c->n_columns; i++) {
         if (i) dt_text_append(out, ",", 1);
-        const bool plain = !strpbrk(c->names[i], ",\"\r\n");
+        const bool plain = !strpbrk(c->columns[i].name, ",\"\r\n");
         if (!plain) dt_text_append(out, "\"", 1);
-        for (const char *p = c->names[i]; *p; p++) {
+        for (const char *p = c->columns[i].name; *p; p++) {
             if (*p == '"') dt_text_append(out, p, 1);
             dt_text_append(out, p, 1);
         }
@@ -86,9 +88,9 @@ static char *next_name(char **at)
 static dt_err read_header(csv *c, char *line)
 {
     const char *name;
-    for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
+    for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name));
     for (int i = 0; i < N_FIXED; i++)
-        DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
+        DT_CHECK(i < c->n_columns && strcmp(c->columns[i].name, fixed[i]) == 0, DT_ERR_DATA,
                  "%s: expected a metrics table with column %s at position %d; move the file away", c->path, fixed[i],
                  i + 1);
     return DT_OK;
@@ -138,8 +140,8 @@ static dt_err find_columns(csv *c, FILE *in)
     if (in && getline(&line, &cap, in) > 0) {
         err = read_header(c, line);
     } else {
-        for (int i = 0; i < N_FIXED && err == DT_OK; i++) err = add_column(c, fixed[i], strlen(fixed[i]));
-        if (err == DT_OK) err = add_column(c, later, strlen(later));
+        for (int i = 0; i < N_FIXED && err == DT_OK; i++) err = add_column(c, fixed[i]);
+        if (err == DT_OK) err = add_column(c, later);
     }
     free(line);
     return err;
@@ -178,10 +180,8 @@ static void csv_close(void *self)
     csv *c = self;
     dt_record_file_close(&c->file);
     dt_text_free(&c->row);
-    for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
-    free(c->names);
-    free(c->cells);
-    free(c->set);
+    for (int i = 0; i < c->n_columns; i++) free(c->columns[i].name);
+    free(c->columns);
     free(c->path);
 }
 
@@ -217,17 +217,17 @@ static dt_err widen(csv *c)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static void set_cell(csv *c, int column, double value)
+static void set_cell(csv *c, int k, double value)
 {
-    c->cells[column] = value;
-    c->set[column] = true;
+    c->columns[k].cell = value;
+    c->columns[k].set = true;
 }
 
 static dt_err set_more(csv *c, const dt_metric *more, int n_more)
 {
     const int before = c->n_columns;
     for (int i = 0; i < n_more; i++)
-        if (find_column(c, more[i].name) < 0) DT_TRY(add_column(c, more[i].name, strlen(more[i].name)));
+        if (find_column(c, more[i].name) < 0) DT_TRY(add_column(c, more[i].name));
     if (c->n_columns > before) DT_TRY(widen(c));
     for (int i = 0; i < n_more; i++) set_cell(c, find_column(c, more[i].name), more[i].value);
     return DT_OK;
@@ -238,10 +238,11 @@ static dt_err write_row(csv *c)
 {
     c->row.n = 0;
     for (int i = 0; i < c->n_columns; i++) {
-        const double x = c->cells[i];
+        const double x = c->columns[i].cell;
         if (i) dt_text_append(&c->row, ",", 1);
-        if (c->set[i]) dt_text_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
-        c->set[i] = false;
+        if (c->columns[i].set)
+            dt_text_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
+        c->columns[i].set = false;
     }
     dt_text_append(&c->row, "\n", 1);
     return dt_record_file_write(&c->file, &c->row);
@@ -271,8 +272,6 @@ static dt_err csv_validation(void *self, const dt_validation *v)
     return write_row(c);
 }
 
-static dt_err csv_sync(void *self) { return dt_record_file_sync(&((csv *)self)->file); }
-
 const dt_sink dt_sink_csv = {.record = FILE_NAME,
                              .needs_dir = true,
                              .nbytes = sizeof(csv),
@@ -280,5 +279,5 @@ const dt_sink dt_sink_csv = {.record = FILE_NAME,
                              .open = csv_open,
                              .train = csv_train,
                              .validation = csv_validation,
-                             .sync = csv_sync,
+                             .sync = dt_sink_sync_file,
                              .close = csv_close};

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "dtrain/io/io.h"
@@ -93,7 +92,7 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
 /* ---- the sink ---------------------------------------------------------------------------------------------------- */
 
 typedef struct jsonl {
-    dt_record_file file;
+    dt_record_file file; /* first: dt_sink_sync_file */
     dt_text line;
 } jsonl;
 
@@ -125,8 +124,6 @@ static dt_err jsonl_validation(void *self, const dt_validation *v)
     return dt_record_file_write(&j->file, &j->line);
 }
 
-static dt_err jsonl_sync(void *self) { return dt_record_file_sync(&((jsonl *)self)->file); }
-
 static void jsonl_close(void *self)
 {
     jsonl *j = self;
@@ -140,5 +137,5 @@ const dt_sink dt_sink_jsonl = {.record = FILE_NAME,
                                .open = jsonl_open,
                                .train = jsonl_train,
                                .validation = jsonl_validation,
-                               .sync = jsonl_sync,
+                               .sync = dt_sink_sync_file,
                                .close = jsonl_close};

@@ -59,22 +59,18 @@ void dt_pb_text(dt_text *r, int field, const char *text) { dt_pb_bytes(r, field,
 
 void dt_pb_double(dt_text *r, int field, double value)
 {
-    const union {
-        double d;
-        uint64_t u;
-    } x = {.d = value};
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
     put_key(r, field, WIRE_64BIT);
-    dt_pb_fixed(r, x.u, 8);
+    dt_pb_fixed(r, bits, sizeof bits);
 }
 
 void dt_pb_float(dt_text *r, int field, float value)
 {
-    const union {
-        float f;
-        uint32_t u;
-    } x = {.f = value};
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
     put_key(r, field, WIRE_32BIT);
-    dt_pb_fixed(r, x.u, 4);
+    dt_pb_fixed(r, bits, sizeof bits);
 }
 
 void dt_pb_message(dt_text *r, int field, dt_text *inner)

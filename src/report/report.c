@@ -92,6 +92,8 @@ dt_err dt_sink_path(const dt_report_options *opt, const char *name, char path[PA
     return DT_OK;
 }
 
+dt_err dt_sink_sync_file(void *self) { return dt_record_file_sync(self); }
+
 static bool writes_in_dir(const dt_sink *s, const dt_config *cfg)
 {
     return s->needs_dir && !(s->other_path && *s->other_path(cfg));

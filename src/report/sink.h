@@ -50,6 +50,8 @@ DT_SINKS(DT_SINK_TABLE, DT_SINK_TABLE)
 
 /** The part of an existing file to keep; last_step 0: nothing, the sink starts a new file. */
 dt_kept dt_sink_kept(const dt_report_options *opt);
+/** sync of a sink whose state begins with a dt_record_file. */
+dt_err dt_sink_sync_file(void *self);
 /** Path of a file in run.output_dir. DT_ERR_WRITE: it is too long. */
 dt_err dt_sink_path(const dt_report_options *opt, const char *name, char path[PATH_MAX]);
 /** Memory of a record's text: records are shorter, so a step reallocates no buffer. */

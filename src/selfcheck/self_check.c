@@ -4,7 +4,6 @@
  * The comparison covers the whole arena: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,7 @@ static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_
     }
     memset(c->before + c->used, 0xff, a.at + nbytes + 256 - c->used);
     c->used = a.at + nbytes + 256;
-    c->places[c->n_places++] = (struct place){a.at, nbytes, may_change};
+    c->places[c->n_places++] = (struct place){.at = a.at, .nbytes = nbytes, .may_change = may_change};
     return a;
 }
 
@@ -131,6 +130,15 @@ static void may_change(check *c, array a)
         if (a.at >= c->places[i].at && a.at < c->places[i].at + c->places[i].nbytes) c->places[i].may_change = true;
 }
 
+array result(check *c, const char *what, tolerance tol, array a)
+{
+    if (c->err != DT_OK) return a;
+    struct place *p = &c->places[c->n_places - 1];
+    p->may_change = true;
+    p->what = what, p->result = a, p->tol = tol;
+    return a;
+}
+
 static double value(const char *image, array a, int64_t i) { return (double)dt_element(image + a.at, a.dt, i); }
 
 static double rms_of(const check *c, array a)
@@ -158,11 +166,10 @@ static double half_unit(dt_dtype dt, double y) { return fmax(dt_roundoff(dt) * f
 
 void compare(check *c, const char *what, array a, tolerance tol)
 {
-    const char *name = what ? what : "the result";
     may_change(c, a);
     if (c->err != DT_OK) return;
     if (a.dt == DT_N_DTYPE) {
-        compare_bytes(c, name, a);
+        compare_bytes(c, what, a);
         return;
     }
     if (!memcmp(c->after[0] + a.at, c->after[1] + a.at, (size_t)a.n * a.elem_size)) return;
@@ -183,19 +190,18 @@ void compare(check *c, const char *what, array a, tolerance tol)
         report(c,
                "%s: %" PRId64 " of %" PRId64 " values differ; the largest difference is at %" PRId64
                ": %.7g, on the CPU %.7g, allowed difference %.2g",
-               name, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
+               what, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
 }
 
 void compare_doubles(check *c, const char *what, array a, double relative)
 {
-    const char *name = what ? what : "the result";
     may_change(c, a);
     for (int64_t i = 0; i < a.n && c->err == DT_OK; i++) {
         double want, got;
         memcpy(&want, c->after[0] + a.at + (size_t)i * sizeof want, sizeof want);
         memcpy(&got, c->after[1] + a.at + (size_t)i * sizeof got, sizeof got);
         if (same(want, got) || fabs(got - want) <= relative * fabs(want)) continue;
-        report(c, "%s: value %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
+        report(c, "%s: value %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", what, i, a.n, got, want);
         return;
     }
 }
@@ -220,6 +226,8 @@ static void check_rest(check *c)
  * fails at the next variant. */
 void end(check *c)
 {
+    for (int i = 0; i < c->n_places; i++)
+        if (c->places[i].what) compare(c, c->places[i].what, c->places[i].result, c->places[i].tol);
     if (c->err == DT_OK) {
         check_rest(c);
         return;

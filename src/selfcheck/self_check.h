@@ -3,14 +3,14 @@
 #define DT_DEVICE_SELF_CHECK_H
 
 #include "dtrain/device/device.h"
+#include <math.h>
 
 /* A case puts its arrays into an arena. Each array has the same offset on both devices. The case runs its operations
  * on one device after the other, and compares the results:
  *
  *     begin(c, "add %s", dt_dtype_name(dt));
- *     const array x = put(c, dt, n, 1), y = room(c, dt, n);
+ *     const array x = put(c, dt, n, 1), y = result(c, "sums", EXACT, room(c, dt, n));
  *     EACH_DEVICE (c) RUN(c, add, at(c, x), at(c, x), at(c, y), dt, n);
- *     compare(c, "sums", y, EXACT);
  *     end(c);
  */
 typedef struct array {
@@ -19,6 +19,26 @@ typedef struct array {
     size_t elem_size;
     int64_t n;
 } array;
+
+/** Maximum difference between two devices at an element with the CPU's value y. rms: root mean square of all elements.
+ *
+ *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
+ *
+ *  u is half a unit in the last place of y in the array's type. Both devices round once, and slightly different values
+ *  may round to neighbours. floats: number of float roundings, about 4 sqrt(k) for a sum of k terms. stored: number of
+ *  roundings to the type of activations, dt. EXACT: equal bits. */
+typedef struct tolerance {
+    double floats, stored;
+    dt_dtype dt;
+} tolerance;
+#define EXACT ((tolerance){-1, 0, DT_F32})
+static inline tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
+/** tolerance.floats of a sum of k terms. */
+static inline double of_sum(double k) { return 8 + 4 * sqrt(k); }
+
+/** Types of activations. */
+static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
+enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 
 enum { CHECK_MAX_ARRAYS = 24 };
 typedef struct check {
@@ -29,6 +49,9 @@ typedef struct check {
     struct place {
         size_t at, nbytes;
         bool may_change;
+        const char *what; /* name of a result; NULL: not one */
+        array result;
+        tolerance tol;
     } places[CHECK_MAX_ARRAYS];
     int n_places;
     int side; /* index of the current device */
@@ -45,19 +68,6 @@ typedef struct check {
     dt_mistakes list;
 } check;
 
-/** Maximum difference between two devices at an element with the CPU's value y. rms: root mean square of all elements.
- *
- *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
- *
- *  u is half a unit in the last place of y in the array's type. Both devices round once, and slightly different values
- *  may round to neighbours. floats: number of float roundings, about 4 sqrt(k) for a sum of k terms. stored: number of
- *  roundings to the type of activations, dt. EXACT: equal bits. */
-typedef struct tolerance {
-    double floats, stored;
-    dt_dtype dt;
-} tolerance;
-#define EXACT ((tolerance){-1, 0, DT_F32})
-
 void begin(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 array put(check *c, dt_dtype dt, int64_t n, double scale); /* uniform in [-scale, scale] */
 array put_bytes(check *c, const void *data, size_t elem_size, int64_t n);
@@ -65,9 +75,12 @@ array room(check *c, dt_dtype dt, int64_t n); /* results and scratch, filled wit
 array room_bytes(check *c, size_t elem_size, int64_t n);
 array part(array a, int64_t from, int64_t n); /* n elements of a, starting at from */
 void *at(const check *c, array a);            /* its address on the current device */
-/** Compare an array that the operations may change. what: "dx"; NULL: the only result. */
+/** An array that operations may change, and that end() compares. what: its name ("dx"). Returns a. */
+array result(check *c, const char *what, tolerance tol, array a);
+/** Compare an array, or a part of one, that operations may change. */
 void compare(check *c, const char *what, array a, tolerance tol);
 void compare_doubles(check *c, const char *what, array a, double relative);
+/** Compare the results, and check that nothing else was changed. */
 void end(check *c);
 /** end() for a matmul. True if the library was wrong. The case then starts again at begin(), with the device's own
  *  kernel. */

@@ -1,14 +1,8 @@
 /* self_check_experts.c - cases of the self-check: mixtures of experts. */
 #include "self_check.h"
-#include <math.h>
 #include <string.h>
 
-static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
-enum { N_TYPES = sizeof TYPES / sizeof TYPES[0], TOK = 61, MOST = 8 };
-
-static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
-/* tolerance.floats of a sum of k terms */
-static double of_sum(double k) { return 8 + 4 * sqrt(k); }
+enum { TOK = 61, MOST = 8 };
 
 /* Routing and its backward, and the sums of the rows of the experts. */
 static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool groups)
@@ -17,14 +11,26 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
     if (groups) r.sigmoid = true, r.n_groups = 8, r.k_groups = 3, r.group_best = 2, r.scale = 2.5f;
     const int64_t N = TOK * (int64_t)k, width = 67;
     begin(c, "experts, %d of %d%s, %s", k, n_experts, groups ? " in groups" : "", dt_dtype_name(dt));
-    const array prob = put(c, DT_F32, TOK * (int64_t)n_experts, 4), expert = room_bytes(c, sizeof(int32_t), N),
-                weight = room(c, DT_F32, N), start = room_bytes(c, sizeof(int32_t), n_experts + 1),
-                row = room_bytes(c, sizeof(int32_t), N), assignment = room_bytes(c, sizeof(int32_t), N),
-                token = room_bytes(c, sizeof(int32_t), N), x = put(c, dt, N * width, 1), dy = put(c, dt, N * width, 1),
-                sum = put(c, dt, TOK * width, 1), dweight = room(c, DT_F32, N), dprob = put(c, DT_F32, n_experts, 1),
-                lse = room(c, DT_F32, 2 * TOK), load = put(c, DT_F32, n_experts, 1),
-                correction = put(c, DT_F32, n_experts, 1), dlogits = room(c, dt, TOK * (int64_t)n_experts),
-                bias = put(c, dt, n_experts * width, 1), dbias = room(c, DT_F32, n_experts * width),
+    const array prob = result(c, "route", near(64, 0, dt), put(c, DT_F32, TOK * (int64_t)n_experts, 4)),
+                expert = result(c, "route: experts", EXACT, room_bytes(c, sizeof(int32_t), N)),
+                weight = result(c, "route: weights", near(64, 0, dt), room(c, DT_F32, N)),
+                start = result(c, "order_experts", EXACT, room_bytes(c, sizeof(int32_t), n_experts + 1)),
+                row = result(c, "order_experts: rows", EXACT, room_bytes(c, sizeof(int32_t), N)),
+                assignment = result(c, "order_experts: assignments", EXACT, room_bytes(c, sizeof(int32_t), N)),
+                token = result(c, "order_experts: tokens", EXACT, room_bytes(c, sizeof(int32_t), N)),
+                x = result(c, "weigh_rows: x", near(64, 0, dt), put(c, dt, N * width, 1)),
+                dy = result(c, "weigh_rows: dy", near(64, 0, dt), put(c, dt, N * width, 1)),
+                sum = result(c, "combine_rows", near(64 + of_sum(k), 0, dt), put(c, dt, TOK * width, 1)),
+                dweight = result(c, "dweight", near(64 + of_sum(67), 0, dt), room(c, DT_F32, N)),
+                dprob = put(c, DT_F32, n_experts, 1),
+                lse = result(c, "route: lse", near(64, 0, dt), room(c, DT_F32, 2 * TOK)),
+                load = result(c, "order_experts: load", EXACT, put(c, DT_F32, n_experts, 1)),
+                correction = put(c, DT_F32, n_experts, 1),
+                dlogits =
+                    result(c, "route_backward", near(256 + of_sum(67), 0, dt), room(c, dt, TOK * (int64_t)n_experts)),
+                bias = put(c, dt, n_experts * width, 1),
+                dbias = result(c, "group_bias_backward", near(64 + of_sum((double)N), 0, dt),
+                               room(c, DT_F32, n_experts * width)),
                 dout = put(c, dt, N * width, 1); /* not dy: once weighed, it may differ by a rounding */
     memset(c->before + expert.at, 0, (size_t)N * sizeof(int32_t)); /* of a route that does nothing: valid numbers */
     EACH_DEVICE (c) {
@@ -39,36 +45,20 @@ static void routing(check *c, dt_dtype dt, int32_t n_experts, int32_t k, bool gr
         RUN(c, route_backward, &r, at(c, prob), at(c, expert), at(c, dweight), at(c, dprob), at(c, lse), at(c, dprob),
             at(c, dlogits), dt);
     }
-    compare(c, "route", prob, near(64, 0, dt));
-    compare(c, "route: experts", expert, EXACT);
-    compare(c, "route: weights", weight, near(64, 0, dt));
-    compare(c, "route: lse", lse, near(64, 0, dt));
-    compare(c, "order_experts", start, EXACT);
-    compare(c, "order_experts: load", load, EXACT);
-    compare(c, "order_experts: rows", row, EXACT);
-    compare(c, "order_experts: assignments", assignment, EXACT);
-    compare(c, "order_experts: tokens", token, EXACT);
-    compare(c, "combine_rows", sum, near(64 + of_sum(k), 0, dt));
-    compare(c, "weigh_rows: x", x, near(64, 0, dt));
-    compare(c, "weigh_rows: dy", dy, near(64, 0, dt));
-    compare(c, "dweight", dweight, near(64 + of_sum(67), 0, dt));
-    compare(c, "group_bias_backward", dbias, near(64 + of_sum((double)N), 0, dt));
-    compare(c, "route_backward", dlogits, near(256 + of_sum(67), 0, dt));
     end(c);
 }
 
 static void row_gates(check *c, dt_dtype dt, int64_t width)
 {
     begin(c, "row_gate_forward, row_gate_backward, rows of %d, %s", (int)width, dt_dtype_name(dt));
-    const array gate = put(c, DT_F32, TOK, 5), x = put(c, dt, TOK * width, 2), y = put(c, dt, TOK * width, 2),
-                dx = put(c, dt, TOK * width, 1), dgate = room(c, dt, TOK);
+    const array gate = put(c, DT_F32, TOK, 5), x = put(c, dt, TOK * width, 2),
+                y = result(c, "y", near(64, 0, dt), put(c, dt, TOK * width, 2)),
+                dx = result(c, "dx", near(64, 0, dt), put(c, dt, TOK * width, 1)),
+                dgate = result(c, "dgate", near(128 + of_sum((double)width), 0, dt), room(c, dt, TOK));
     EACH_DEVICE (c) {
         RUN(c, row_gate_forward, at(c, gate), at(c, y), TOK, width, dt);
         RUN(c, row_gate_backward, at(c, gate), at(c, x), at(c, dx), at(c, dgate), TOK, width, dt);
     }
-    compare(c, "y", y, near(64, 0, dt));
-    compare(c, "dx", dx, near(64, 0, dt));
-    compare(c, "dgate", dgate, near(128 + of_sum((double)width), 0, dt));
     end(c);
 }
 
@@ -89,13 +79,14 @@ static void groups(check *c, dt_dtype dt, int way, int64_t n_in, int64_t n_out)
           dt_dtype_name(dt));
     const array start = put_bytes(c, START, sizeof *START, N_GROUPS + 1), a = put(c, dt, N * mm.lda, 1),
                 b = put(c, dt, of_weights ? N * mm.ldb : matrices, 1),
-                to = put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1), bias = put(c, dt, N_GROUPS * n_out, 1);
+                to = result(c, "result", near(of_sum(of_weights ? N : (double)mm.k), 0, dt),
+                            put(c, mm.c_dtype, of_weights ? matrices : N * mm.ldc, 1)),
+                bias = put(c, dt, N_GROUPS * n_out, 1);
     EACH_DEVICE (c) {
         mm.group_start = at(c, start);
         mm.bias = biased ? at(c, bias) : NULL;
         RUN(c, matmul, &mm, at(c, a), at(c, b), at(c, to));
     }
-    compare(c, NULL, to, near(of_sum(of_weights ? N : (double)mm.k), 0, dt));
     end(c);
 }
 

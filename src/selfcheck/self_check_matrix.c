@@ -2,14 +2,7 @@
  * selection. */
 #include "dtrain/device/nf4.h"
 #include "self_check.h"
-#include <math.h>
 #include <stdlib.h>
-
-static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
-enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
-
-static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
-static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
@@ -69,41 +62,27 @@ static stored put_b(check *c, const struct matmul_way *w, dt_dtype dt, int64_t r
 
 static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int64_t size[3], int form)
 {
-    const int64_t m = size[0], n = size[1], k = size[2], odd = size[3 - 1] % 2 * 3;
+    const int64_t m = size[0], n = size[1], k = size[2], odd = k % 2 * 3;
     const bool ta = form & 1, tb = form >> 1, has_aux = w->epilogue != DT_EPILOGUE_NONE;
-    dt_matmul mm = {.m = m,
-                    .n = n,
-                    .k = k,
-                    .trans_a = ta,
-                    .trans_b = tb,
-                    .lda = (ta ? m : k) + odd,
-                    .ldb = (tb ? k : n) + odd,
-                    .ldc = n + odd,
-                    .dt = dt,
-                    .c_dtype = w->float_c ? DT_F32 : dt,
-                    .accumulate = w->accumulate,
-                    .batch_invariant = w->batch_invariant,
-                    .ldd = n + 2 * odd,
-                    .addend_dtype = w->float_addend ? DT_F32 : dt,
-                    .epilogue = w->epilogue,
-                    .act = c->whole ? DT_ACT_GELU_TANH : (dt_activation)((m + form) % DT_N_ACT),
-                    .ld_aux = n + odd,
-                    .sums_of = w->sums_of,
-                    .sums_dtype = !w->narrow_sums ? DT_F32
-                                  : dt == DT_F32  ? DT_BF16
-                                                  : dt,
-                    .accumulate_sums = w->accumulate};
+    dt_matmul mm = dt_dense_matmul(m, n, k, ta, tb, dt, w->float_c ? DT_F32 : dt);
+    mm.lda += odd, mm.ldb += odd, mm.ldc += odd, mm.ldd = n + 2 * odd, mm.ld_aux = n + odd;
+    mm.addend_dtype = w->float_addend ? DT_F32 : dt;
+    mm.batch_invariant = w->batch_invariant;
+    mm.epilogue = w->epilogue;
+    mm.act = c->whole ? DT_ACT_GELU_TANH : (dt_activation)((m + form) % DT_N_ACT);
+    mm.sums_of = w->sums_of;
+    mm.sums_dtype = !w->narrow_sums ? DT_F32 : dt == DT_F32 ? DT_BF16 : dt;
+    mm.accumulate = mm.accumulate_sums = w->accumulate;
     begin(c, "matmul %dx%dx%d, %s%s, %s, %s", (int)m, (int)n, (int)k, ta ? "A'" : "A", tb ? "B'" : "B",
           dt_dtype_name(dt), w->name);
     const int64_t n_sums = w->sums_of == DT_SUMS_OF_A ? m : n;
-    const int64_t b_rows = tb ? n : k;
-    const stored b = put_b(c, w, dt, b_rows, mm.ldb);
+    const stored b = put_b(c, w, dt, tb ? n : k, mm.ldb);
     const array a = put(c, dt, (ta ? k : m) * mm.lda, 1), bias = put(c, dt, n, 1),
                 d = put(c, mm.addend_dtype, m * mm.ldd, 1),
                 aux = w->epilogue == DT_EPILOGUE_ACT ? room(c, dt, m * mm.ld_aux) : put(c, dt, m * mm.ld_aux, 3),
                 to = w->accumulate ? put(c, mm.c_dtype, m * mm.ldc, 1) : room(c, mm.c_dtype, m * mm.ldc),
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
-    c->matmul = &mm; // cppcheck-suppress autoVariables ; nobody looks after end_matmul
+    c->matmul = &mm; // cppcheck-suppress autoVariables ; not read after end_matmul
     EACH_DEVICE (c) {
         if (w->stored != DT_F32)
             mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2 ? DT_SCALE_NF4
@@ -138,7 +117,8 @@ static void magnitudes(check *c, dt_dtype dt, dt_dtype kind, bool in_first)
     const struct matmul_way way = {.stored = kind};
     const stored w = put_b(c, &way, dt, OUT, IN);
     const array a = put(c, dt, (int64_t)R * IN, 1), b = put(c, dt, (int64_t)OUT * R, 1), m = put(c, dt, OUT, 2),
-                factor = room(c, dt, OUT), inverse = room(c, dt, OUT);
+                factor = result(c, "factor", near(64 + of_sum(IN), 0, dt), room(c, dt, OUT)),
+                inverse = result(c, "inverse", near(64 + of_sum(IN), 0, dt), room(c, dt, OUT));
     EACH_DEVICE (c) {
         if (kind != DT_F32)
             d.w_scaled = (dt_scaled){.how = kind == DT_NF4X2 ? DT_SCALE_NF4 : DT_SCALE_ROWS,
@@ -147,8 +127,6 @@ static void magnitudes(check *c, dt_dtype dt, dt_dtype kind, bool in_first)
                                      .blocks = kind == DT_NF4X2 ? at(c, w.blocks) : NULL};
         RUN(c, magnitude_factors, &d, at(c, w.b), at(c, a), at(c, b), at(c, m), at(c, factor), at(c, inverse), dt);
     }
-    compare(c, "factor", factor, near(64 + of_sum(IN), 0, dt));
-    compare(c, "inverse", inverse, near(64 + of_sum(IN), 0, dt));
     end(c);
 }
 
@@ -229,10 +207,15 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
     const array q_start = put_bytes(c, Q_START, sizeof *Q_START, N_SEQ + 1),
                 kv_len = put_bytes(c, Q_LEN, sizeof *Q_LEN, N_SEQ), keys = put_bytes(c, key, sizeof *key, N_TOK),
                 later_keys = put_bytes(c, later, sizeof *later, N_TOK), qkv = put(c, dt, N_TOK * how.q_ld, 1),
-                dout = put(c, dt, N_TOK * width, 1), out = room(c, dt, N_TOK * width),
-                lse = room(c, DT_F32, (int64_t)N_TOK * f->n_heads), dqkv = room(c, dt, N_TOK * how.q_ld),
+                dout = put(c, dt, N_TOK * width, 1),
+                out = result(c, "out", near(of_score(f->head_dim), 8, dt), room(c, dt, N_TOK * width)),
+                lse =
+                    result(c, "lse", near(of_score(f->head_dim), 0, dt), room(c, DT_F32, (int64_t)N_TOK * f->n_heads)),
+                dqkv = result(c, "the gradients of q, k and v", near(8 * of_score(f->head_dim), 16, dt),
+                              room(c, dt, N_TOK * how.q_ld)),
                 scratch = room(c, DT_F32, scratch_elems), sinks = put(c, dt, f->n_heads, 1),
-                dsinks = room(c, DT_F32, f->n_heads);
+                dsinks = result(c, "the gradient of sinks", near(8 * of_score(f->head_dim), 16, dt),
+                                room(c, DT_F32, f->n_heads));
     const array q = qkv, k = part(qkv, width, 0), v = part(qkv, width + kv_width, 0), dq = dqkv,
                 dk = part(dqkv, width, 0), dv = part(dqkv, width + kv_width, 0);
     EACH_DEVICE (c) {
@@ -244,10 +227,6 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
         RUN(c, attention_backward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse), at(c, dout), at(c, dq),
             at(c, dk), at(c, dv), at(c, scratch));
     }
-    compare(c, "out", out, near(of_score(f->head_dim), 8, dt));
-    compare(c, "lse", lse, near(of_score(f->head_dim), 0, dt));
-    compare(c, "the gradients of q, k and v", dqkv, near(8 * of_score(f->head_dim), 16, dt));
-    if (f->sinks) compare(c, "the gradient of sinks", dsinks, near(8 * of_score(f->head_dim), 16, dt));
     end(c);
 }
 
@@ -280,14 +259,13 @@ static void attention_over_a_cache(check *c, dt_dtype dt, bool extras)
                 shared_lens = put_bytes(c, shared_len, sizeof *shared_len, SLOTS),
                 q = put(c, dt, QUERIES * how.q_ld, 1), k = put(c, dt, SLOTS * LEN * how.kv_ld, 1),
                 v = put(c, dt, SLOTS * LEN * how.kv_ld, 1), sinks = put(c, dt, HEADS, 1),
-                out = room(c, dt, QUERIES * how.o_ld);
+                out = result(c, "result", near(of_score(DIM), 8, dt), room(c, dt, QUERIES * how.o_ld));
     EACH_DEVICE (c) {
         how.q_start = at(c, queries), how.kv_start = at(c, starts), how.kv_len = at(c, lens);
         how.shared_start = at(c, shared_starts), how.shared_len = at(c, shared_lens);
         how.sinks = extras ? at(c, sinks) : NULL;
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), NULL);
     }
-    compare(c, NULL, out, near(of_score(DIM), 8, dt));
     end(c);
 }
 
@@ -349,9 +327,14 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
           dt_dtype_name(dlogits));
     const array logits = put(c, DT_F32, N_ROWS * ld, 5), ref = put(c, DT_F32, N_ROWS * ld, 5),
                 targets = put_bytes(c, target, sizeof *target, N_ROWS),
-                weights = put_bytes(c, weight, sizeof *weight, N_ROWS), logp = room(c, DT_F32, N_ROWS),
-                entropy = room(c, DT_F32, N_ROWS), kl = room(c, DT_F32, N_ROWS), loss = room(c, DT_F32, N_ROWS),
-                squares = room(c, DT_F32, N_ROWS), mean = room(c, DT_F32, N_ROWS), hit = room_bytes(c, 1, N_ROWS);
+                weights = put_bytes(c, weight, sizeof *weight, N_ROWS),
+                logp = result(c, "logp", near(256, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                entropy = result(c, "entropy", near(1024, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                kl = result(c, "kl", near(4096, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                loss = result(c, "loss", near(1024, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                squares = result(c, "sum of squared probabilities", near(1024, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                mean = result(c, "mean logit", near(1024, 0, DT_F32), room(c, DT_F32, N_ROWS)),
+                hit = result(c, "hit", EXACT, room_bytes(c, 1, N_ROWS));
     EACH_DEVICE (c) {
         cl.target = at(c, targets), cl.weight = at(c, weights);
         cl.entropy_weight = cl.kl_weight = terms & 2 ? at(c, weights) : NULL;
@@ -362,13 +345,6 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
         RUN(c, classifier, &cl, at(c, logits));
     }
     /* e^x for x down to -10, summed over all classes; means multiply it by logarithms of the same magnitude */
-    compare(c, "logp", logp, near(256, 0, DT_F32));
-    compare(c, "hit", hit, EXACT);
-    compare(c, "entropy", entropy, near(1024, 0, DT_F32));
-    compare(c, "loss", loss, near(1024, 0, DT_F32));
-    if (terms == 1) compare(c, "sum of squared probabilities", squares, near(1024, 0, DT_F32));
-    if (terms) compare(c, "mean logit", mean, near(1024, 0, DT_F32));
-    if (terms & 2) compare(c, "kl", kl, near(4096, 0, DT_F32));
     for (int r = 0; r < N_ROWS; r++) {
         array row = part(logits, r * ld, n_vocab);
         row.dt = dlogits, row.elem_size = dt_dtype_size(dlogits);
@@ -395,9 +371,11 @@ static void tokens(check *c, int64_t n_vocab)
     const int64_t scratch = (LARGER_OF(c, draw_scratch_nbytes, &rows) + 63) / 64;
     const array logits = put(c, DT_F32, ROWS * rows.logits_ld, 6), uniform = put_bytes(c, u, sizeof *u, ROWS),
                 to_find = put_bytes(c, asked, sizeof *asked, ROWS * K), mask = put(c, DT_F32, ROWS * words, 1e30),
-                drawn = room_bytes(c, sizeof(int32_t), 4 * ROWS), best = room_bytes(c, sizeof(int32_t), 2 * ROWS * K),
-                best_logit = room(c, DT_F32, 2 * ROWS * K), logp = room_bytes(c, sizeof(double), ROWS * K),
-                filled = room(c, DT_F32, ROWS * rows.logits_ld), work = room_bytes(c, 64, scratch);
+                drawn = result(c, "draw_tokens", EXACT, room_bytes(c, sizeof(int32_t), 4 * ROWS)),
+                best = result(c, "top_tokens", EXACT, room_bytes(c, sizeof(int32_t), 2 * ROWS * K)),
+                best_logit = result(c, "top_tokens' logits", EXACT, room(c, DT_F32, 2 * ROWS * K)),
+                logp = room_bytes(c, sizeof(double), ROWS * K), filled = room(c, DT_F32, ROWS * rows.logits_ld),
+                work = room_bytes(c, 64, scratch);
     float known[ROWS * K];
     for (int i = 0; i < ROWS * K; i++) {
         known[i] = -2.5f - 0.1f * (float)(i % K);
@@ -428,9 +406,6 @@ static void tokens(check *c, int64_t n_vocab)
         RUN(c, log_softmax_at, &rows, at(c, logits), 1 / 0.7, K, at(c, to_find), at(c, logp));
         RUN(c, fill_rest, &rows, at(c, logits), 1 / 0.7f, K, at(c, to_fill), at(c, of_known), at(c, filled));
     }
-    compare(c, "draw_tokens", drawn, EXACT);
-    compare(c, "top_tokens", best, EXACT);
-    compare(c, "top_tokens' logits", best_logit, EXACT);
     compare_doubles(c, "log_softmax_at", logp, 0x1p-24);
     for (int r = 0; r < ROWS; r++)
         compare(c, "fill_rest", part(filled, r * rows.logits_ld, n_vocab), near(256, 0, DT_F32));

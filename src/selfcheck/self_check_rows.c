@@ -1,15 +1,8 @@
 /* self_check_rows.c - cases of the self-check: single elements, rows, norms, embedding, optimizers, sums, streams. */
 #include "self_check.h"
 #include "dtrain/device/block8.h"
-#include <math.h>
 
-static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
-enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu"};
-
-static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
-/* tolerance.floats of a sum of k terms */
-static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
@@ -20,8 +13,10 @@ static void conversions(check *c)
         const bool accumulate = way >= N_TYPES * N_TYPES;
         const int64_t n = 10007;
         begin(c, "zero, convert, add_into, add, scale from %s to %s", dt_dtype_name(src), dt_dtype_name(dst));
-        const array x = put(c, src, n, 3), y = put(c, dst, n, 2), z = room(c, dst, n), sum = room(c, src, n),
-                    scaled = room(c, src, n), zeros = room(c, dst, n);
+        const array x = put(c, src, n, 3), y = result(c, "add_into", EXACT, put(c, dst, n, 2)),
+                    z = result(c, "convert", EXACT, room(c, dst, n)), sum = result(c, "add", EXACT, room(c, src, n)),
+                    scaled = result(c, "scale", EXACT, room(c, src, n)),
+                    zeros = result(c, "zero", EXACT, room(c, dst, n));
         EACH_DEVICE (c) {
             RUN(c, zero, at(c, zeros), (size_t)n * dt_dtype_size(dst));
             RUN(c, convert, at(c, x), src, at(c, z), dst, n);
@@ -29,11 +24,6 @@ static void conversions(check *c)
             RUN(c, add, at(c, x), at(c, x), at(c, sum), src, n);
             RUN(c, scale, at(c, x), 0.3f, at(c, scaled), src, n);
         }
-        compare(c, "zero", zeros, EXACT);
-        compare(c, "convert", z, EXACT);
-        compare(c, "add_into", y, EXACT);
-        compare(c, "add", sum, EXACT);
-        compare(c, "scale", scaled, EXACT);
         end(c);
     }
 }
@@ -43,34 +33,31 @@ static void activations(check *c, dt_dtype dt)
     const int64_t n_rows = 37, width = 129, n = n_rows * width;
     for (int act = 0; act < DT_N_ACT; act++) {
         begin(c, "act_forward, act_backward, %s, %s", ACTS[act], dt_dtype_name(dt));
-        array x = put(c, dt, n, 8), dy = put(c, dt, n, 1), y = room(c, dt, n);
+        array x = put(c, dt, n, 8), dy = result(c, "act_backward", near(256, 0, dt), put(c, dt, n, 1)),
+              y = result(c, "act_forward", near(64, 0, dt), room(c, dt, n));
         EACH_DEVICE (c) {
             RUN(c, act_forward, (dt_activation)act, at(c, x), at(c, y), dt, n);
             RUN(c, act_backward, (dt_activation)act, at(c, x), at(c, dy), at(c, dy), dt, n);
         }
-        compare(c, "act_forward", y, near(64, 0, dt));
-        compare(c, "act_backward", dy, near(256, 0, dt));
         end(c);
 
         begin(c, "glu_forward, glu_backward, %s, %s", ACTS[act], dt_dtype_name(dt));
-        x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n);
-        const array dx = room(c, dt, 2 * n);
+        x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = result(c, "glu_forward", near(64, 1, dt), room(c, dt, n));
+        const array dx = result(c, "glu_backward", near(256, 1, dt), room(c, dt, 2 * n));
         EACH_DEVICE (c) {
             RUN(c, glu_forward, (dt_activation)act, 0, at(c, x), at(c, y), dt, n_rows, width);
             RUN(c, glu_backward, (dt_activation)act, 0, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
         }
-        compare(c, "glu_forward", y, near(64, 1, dt));
-        compare(c, "glu_backward", dx, near(256, 1, dt));
         end(c);
     }
     begin(c, "glu_forward, glu_backward with a limit, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1), y = room(c, dt, n), dx = room(c, dt, 2 * n);
+    const array x = put(c, dt, 2 * n, 4), dy = put(c, dt, n, 1),
+                y = result(c, "glu_forward", near(64, 1, dt), room(c, dt, n)),
+                dx = result(c, "glu_backward", near(256, 1, dt), room(c, dt, 2 * n));
     EACH_DEVICE (c) {
         RUN(c, glu_forward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, y), dt, n_rows, width);
         RUN(c, glu_backward, DT_ACT_QUICK_GELU, 3.0f, at(c, x), at(c, dy), at(c, dx), dt, n_rows, width);
     }
-    compare(c, "glu_forward", y, near(64, 1, dt));
-    compare(c, "glu_backward", dx, near(256, 1, dt));
     end(c);
 }
 
@@ -80,14 +67,13 @@ static void dropout(check *c, dt_dtype dt)
     uint64_t key[53];
     for (int t = 0; t < n_tok; t++) key[t] = dt_mix64((uint64_t)t);
     begin(c, "dropout, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, n_tok * width, 1), y = room(c, dt, n_tok * width), sum = put(c, dt, n_tok * width, 1),
+    const array x = put(c, dt, n_tok * width, 1), y = result(c, "dropout", near(4, 0, dt), room(c, dt, n_tok * width)),
+                sum = result(c, "dropout and sum", near(4, 1, dt), put(c, dt, n_tok * width, 1)),
                 keys = put_bytes(c, key, sizeof *key, n_tok);
     EACH_DEVICE (c) {
         RUN(c, dropout, at(c, x), NULL, at(c, y), 0.3f, 77, at(c, keys), n_tok, width, dt);
         RUN(c, dropout, at(c, x), at(c, sum), at(c, sum), 0.3f, 77, at(c, keys), n_tok, width, dt);
     }
-    compare(c, "dropout", y, near(4, 0, dt));
-    compare(c, "dropout and sum", sum, near(4, 1, dt));
     end(c);
 }
 
@@ -97,10 +83,9 @@ static void add_noise(check *c, dt_dtype dt)
     uint64_t key[29];
     for (int t = 0; t < n_tok; t++) key[t] = dt_mix64((uint64_t)t);
     begin(c, "add_noise, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, n_tok * width, 1), bound = put(c, DT_F32, n_tok, 2),
-                keys = put_bytes(c, key, sizeof *key, n_tok);
+    const array x = result(c, "add_noise", near(8, 1, dt), put(c, dt, n_tok * width, 1)),
+                bound = put(c, DT_F32, n_tok, 2), keys = put_bytes(c, key, sizeof *key, n_tok);
     EACH_DEVICE (c) RUN(c, add_noise, at(c, x), at(c, bound), 78, at(c, keys), n_tok, width, dt);
-    compare(c, "add_noise", x, near(8, 1, dt));
     end(c);
 }
 
@@ -111,14 +96,13 @@ static void rows_by_index(check *c, dt_dtype dt)
     const int64_t width = 67;
     const int32_t index[] = {4, -1, 0, 6, -3, 1};
     begin(c, "gather_rows, scatter_rows, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, 7 * width, 1), some = room(c, dt, 6 * width), y = put(c, dt, 7 * width, 1),
+    const array x = put(c, dt, 7 * width, 1), some = result(c, "gather_rows", EXACT, room(c, dt, 6 * width)),
+                y = result(c, "scatter_rows", EXACT, put(c, dt, 7 * width, 1)),
                 from = put_bytes(c, index, sizeof *index, 6);
     EACH_DEVICE (c) {
         RUN(c, gather_rows, at(c, x), at(c, from), at(c, some), 6, width, dt);
         RUN(c, scatter_rows, at(c, some), at(c, from), at(c, y), 6, width, dt);
     }
-    compare(c, "gather_rows", some, EXACT);
-    compare(c, "scatter_rows", y, EXACT);
     end(c);
 }
 
@@ -136,9 +120,8 @@ static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
     for (size_t i = 0; i < sizeof pixel; i++) pixel[i] = (uint8_t)dt_mix64(i);
     begin(c, "patches of %d in images of %d, %s", (int)side, (int)size, dt_dtype_name(dt));
     const array from = put_bytes(c, pixel, 1, IMAGES * size * size * 3),
-                out = room(c, dt, IMAGES * dt_patches_rows(&p) * dt_patches_width(&p));
+                out = result(c, "result", EXACT, room(c, dt, IMAGES * dt_patches_rows(&p) * dt_patches_width(&p)));
     EACH_DEVICE (c) RUN(c, patches, &p, at(c, from), at(c, out));
-    compare(c, NULL, out, EXACT);
     end(c);
 }
 
@@ -154,9 +137,16 @@ static void heads(check *c, dt_dtype dt, int head_dim, int way)
     begin(c, "heads_forward, heads_backward, heads of %d%s%s%s%s%s, %s", head_dim, way & 1 ? ", norms" : "",
           way & 4 ? " of weights plus 1" : "", way & 2 ? ", into a cache" : "", way & 8 ? ", in part" : "",
           way & 16 ? ", neighbours" : "", dt_dtype_name(dt));
-    const array x = put(c, dt, TOK * x_ld, 1), q = room(c, dt, TOK * q_ld), kv = room(c, dt, TOK * kv_ld),
-                rstd_q = room(c, DT_F32, TOK * HQ), rstd_k = room(c, DT_F32, TOK * HK), w = put(c, dt, 2 * d, 1),
-                dq = put(c, dt, TOK * q_ld, 1), dk = put(c, dt, TOK * kv_ld, 1), dw = put(c, DT_F32, 2 * d, 1),
+    const tolerance of_norm = way & 1 ? near(32, 4, dt) : near(8, 0, dt),
+                    of_dx = way & 1 ? near(64, 4, dt) : near(8, 0, dt);
+    const array x = put(c, dt, TOK * x_ld, 1), q = result(c, "q", of_norm, room(c, dt, TOK * q_ld)),
+                kv = result(c, "k and v", of_norm, room(c, dt, TOK * kv_ld)),
+                rstd_q = result(c, "rstd of q", near(32, 0, dt), room(c, DT_F32, TOK * HQ)),
+                rstd_k = result(c, "rstd of k", near(32, 0, dt), room(c, DT_F32, TOK * HK)), w = put(c, dt, 2 * d, 1),
+                dq = result(c, "dq", of_dx, put(c, dt, TOK * q_ld, 1)),
+                dk = result(c, "dk", of_dx, put(c, dt, TOK * kv_ld, 1)),
+                dw =
+                    result(c, "gradients of the weights", way & 1 ? near(128, 4, dt) : EXACT, put(c, DT_F32, 2 * d, 1)),
                 table = put(c, DT_F32, POS * d, 1), q_table = put(c, DT_F32, POS * d, 1),
                 at_pos = put_bytes(c, pos, sizeof *pos, TOK), at_row = put_bytes(c, row, sizeof *row, TOK),
                 scratch = room(c, DT_F32, LARGER_OF(c, norm_scratch_elems, d));
@@ -184,14 +174,6 @@ static void heads(check *c, dt_dtype dt, int head_dim, int way)
         RUN(c, heads_backward, &h, at(c, x), at(c, rstd_q), at(c, rstd_k), at(c, dq), at(c, dk), at(c, dw),
             at(c, part(dw, d, d)), DT_F32, true, at(c, scratch));
     }
-    const tolerance of_norm = way & 1 ? near(32, 4, dt) : near(8, 0, dt);
-    compare(c, "q", q, of_norm);
-    compare(c, "k and v", kv, of_norm);
-    if (way & 1) compare(c, "rstd of q", rstd_q, near(32, 0, dt));
-    if (way & 1) compare(c, "rstd of k", rstd_k, near(32, 0, dt));
-    compare(c, "dq", dq, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
-    compare(c, "dk", dk, way & 1 ? near(64, 4, dt) : near(8, 0, dt));
-    compare(c, "gradients of the weights", dw, way & 1 ? near(128, 4, dt) : EXACT);
     end(c);
 }
 
@@ -216,22 +198,18 @@ static void latent(check *c, dt_dtype dt, int way)
     begin(c, "latent_forward, latent_backward%s%s, %s", way & 1 ? ", into a cache" : "", way & 2 ? ", neighbours" : "",
           dt_dtype_name(dt));
     const array xq = put(c, dt, TOK * l.xq_ld, 1), xkv = put(c, dt, TOK * l.xkv_ld, 1),
-                xr = put(c, dt, TOK * l.xr_ld, 1), q = room(c, dt, TOK * l.q_ld), kv = room(c, dt, TOK * l.kv_ld),
-                dq = put(c, dt, TOK * l.q_ld, 1), dkv = put(c, dt, TOK * l.kv_ld, 1), dxq = room(c, dt, TOK * l.xq_ld),
-                dxkv = room(c, dt, TOK * l.xkv_ld), dxr = room(c, dt, TOK * l.xr_ld),
-                table = put(c, DT_F32, POS * R, 1), at_pos = put_bytes(c, pos, sizeof *pos, TOK),
-                at_row = put_bytes(c, row, sizeof *row, TOK);
+                xr = put(c, dt, TOK * l.xr_ld, 1), q = result(c, "q", near(8, 0, dt), room(c, dt, TOK * l.q_ld)),
+                kv = result(c, "k and v", near(8, 0, dt), room(c, dt, TOK * l.kv_ld)), dq = put(c, dt, TOK * l.q_ld, 1),
+                dkv = put(c, dt, TOK * l.kv_ld, 1), dxq = result(c, "dxq", near(8, 0, dt), room(c, dt, TOK * l.xq_ld)),
+                dxkv = result(c, "dxkv", EXACT, room(c, dt, TOK * l.xkv_ld)),
+                dxr = result(c, "dxr", near(32, 0, dt), room(c, dt, TOK * l.xr_ld)), table = put(c, DT_F32, POS * R, 1),
+                at_pos = put_bytes(c, pos, sizeof *pos, TOK), at_row = put_bytes(c, row, sizeof *row, TOK);
     EACH_DEVICE (c) {
         l.pos = at(c, at_pos), l.cos_sin = at(c, table), l.kv_row = way & 1 ? at(c, at_row) : NULL;
         RUN(c, latent_forward, &l, at(c, xq), at(c, xkv), at(c, xr), at(c, q), at(c, kv), at(c, part(kv, H * D, 0)));
         RUN(c, latent_backward, &l, at(c, dq), at(c, dkv), at(c, part(dkv, H * D, 0)), at(c, dxq), at(c, dxkv),
             at(c, dxr));
     }
-    compare(c, "q", q, near(8, 0, dt));
-    compare(c, "k and v", kv, near(8, 0, dt));
-    compare(c, "dxq", dxq, near(8, 0, dt));
-    compare(c, "dxkv", dxkv, EXACT);
-    compare(c, "dxr", dxr, near(32, 0, dt));
     end(c);
 }
 
@@ -241,9 +219,9 @@ static void bias_backward(check *c, dt_dtype dt)
         const int64_t m = way & 1 ? 301 : 1024, n = way & 1 ? 77 : 128, ld = n + (way & 1) * 5;
         const dt_dtype gt = TYPES[way >> 1];
         begin(c, "bias_backward from %s to %s", dt_dtype_name(dt), dt_dtype_name(gt));
-        const array dy = put(c, dt, m * ld, 1), dbias = put(c, gt, n, 1);
+        const array dy = put(c, dt, m * ld, 1),
+                    dbias = result(c, "result", near(of_sum((double)m), 0, dt), put(c, gt, n, 1));
         EACH_DEVICE (c) RUN(c, bias_backward, at(c, dy), m, n, ld, dt, at(c, dbias), gt, way > 1);
-        compare(c, NULL, dbias, near(of_sum((double)m), 0, dt));
         end(c);
     }
 }
@@ -261,17 +239,16 @@ static void embedding(check *c, dt_dtype dt, dt_dtype gt)
     begin(c, "embedding_forward, embedding_backward, %s, gradients in %s", dt_dtype_name(dt), dt_dtype_name(gt));
     const array tokens = put_bytes(c, token, sizeof *token, N_TOK), positions = put_bytes(c, pos, sizeof *pos, N_TOK),
                 sorted = put_bytes(c, order, sizeof *order, N_TOK), wte = put(c, dt, ROWS * width, 1),
-                wpe = put(c, dt, POSITIONS * width, 1), out = room(c, dt, N_TOK * width),
-                both = room(c, dt, N_TOK * width), grad = put(c, gt, ROWS * width, 1);
+                wpe = put(c, dt, POSITIONS * width, 1), out = result(c, "tokens", EXACT, room(c, dt, N_TOK * width)),
+                both = result(c, "tokens and positions", EXACT, room(c, dt, N_TOK * width)),
+                grad =
+                    result(c, "the table's gradient", near(of_sum(N_TOK / ROWS), 0, dt), put(c, gt, ROWS * width, 1));
     EACH_DEVICE (c) {
         RUN(c, embedding_forward, at(c, tokens), NULL, at(c, wte), NULL, at(c, out), N_TOK, width, dt);
         RUN(c, embedding_forward, at(c, tokens), at(c, positions), at(c, wte), at(c, wpe), at(c, both), N_TOK, width,
             dt);
         RUN(c, embedding_backward, at(c, both), at(c, tokens), at(c, sorted), at(c, grad), N_TOK, width, dt, gt);
     }
-    compare(c, "tokens", out, EXACT);
-    compare(c, "tokens and positions", both, EXACT);
-    compare(c, "the table's gradient", grad, near(of_sum(N_TOK / ROWS), 0, dt));
     end(c);
 }
 
@@ -290,17 +267,16 @@ static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t g
     begin(c, "rmsnorm_forward, rmsnorm_backward, rows of %d in groups of %d%s, %s, gradients in %s", (int)width,
           (int)group, NAMES[form], dt_dtype_name(dt), dt_dtype_name(gt));
     const array x = put(c, dt, n_groups * ld, 1), weight = put(c, dt, width, 1), dy = put(c, dt, n_groups * yld, 1),
-                y = room(c, dt, n_groups * yld), rstd = room(c, DT_F32, n_rows), dx = put(c, dt, n_groups * ld, 1),
-                dweight = put(c, gt, width, 1), scratch = room(c, DT_F32, scratch_elems);
+                y = result(c, "y", near(of_sum((double)width), 3, dt), room(c, dt, n_groups * yld)),
+                rstd = result(c, "rstd", near(of_sum((double)width), 0, dt), room(c, DT_F32, n_rows)),
+                dx = result(c, "dx", near(32 + of_sum((double)width), 4, dt), put(c, dt, n_groups * ld, 1)),
+                dweight = result(c, "dweight", near(32 + of_sum((double)n_rows), 4, dt), put(c, gt, width, 1)),
+                scratch = room(c, DT_F32, scratch_elems);
     EACH_DEVICE (c) {
         RUN(c, rmsnorm_forward, &n, at(c, x), at(c, weight), at(c, y), at(c, rstd));
         RUN(c, rmsnorm_backward, &n, at(c, x), at(c, weight), at(c, rstd), at(c, dy), at(c, dx), group == 1,
             at(c, dweight), gt, gt == DT_F32, at(c, scratch));
     }
-    compare(c, "y", y, near(of_sum((double)width), 3, dt));
-    compare(c, "rstd", rstd, near(of_sum((double)width), 0, dt));
-    compare(c, "dx", dx, near(32 + of_sum((double)width), 4, dt));
-    compare(c, "dweight", dweight, near(32 + of_sum((double)n_rows), 4, dt));
     end(c);
 }
 
@@ -310,8 +286,12 @@ static void layernorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width)
     begin(c, "layernorm_forward, layernorm_backward, rows of %d, %s, gradients in %s", (int)width, dt_dtype_name(dt),
           dt_dtype_name(gt));
     const array x = put(c, dt, n, 1), weight = put(c, dt, width, 1), bias = put(c, dt, width, 1), dy = put(c, dt, n, 1),
-                y = room(c, dt, n), mean = room(c, DT_F32, n_rows), rstd = room(c, DT_F32, n_rows),
-                dx = put(c, dt, n, 1), dweight = put(c, gt, width, 1), dbias = put(c, gt, width, 1),
+                y = result(c, "y", near(of_sum((double)width), 3, dt), room(c, dt, n)),
+                mean = result(c, "mean", near(of_sum((double)width), 0, dt), room(c, DT_F32, n_rows)),
+                rstd = result(c, "rstd", near(of_sum((double)width), 0, dt), room(c, DT_F32, n_rows)),
+                dx = result(c, "dx", near(32 + of_sum((double)width), 4, dt), put(c, dt, n, 1)),
+                dweight = result(c, "dweight", near(32 + of_sum((double)n_rows), 4, dt), put(c, gt, width, 1)),
+                dbias = result(c, "dbias", near(of_sum((double)n_rows), 0, dt), put(c, gt, width, 1)),
                 scratch = room(c, DT_F32, scratch_elems);
     EACH_DEVICE (c) {
         RUN(c, layernorm_forward, at(c, x), at(c, weight), at(c, bias), at(c, y), at(c, mean), at(c, rstd), n_rows,
@@ -319,12 +299,6 @@ static void layernorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width)
         RUN(c, layernorm_backward, at(c, x), at(c, weight), at(c, mean), at(c, rstd), at(c, dy), at(c, dx), true,
             at(c, dweight), at(c, dbias), gt, gt == DT_F32, n_rows, width, at(c, scratch), dt);
     }
-    compare(c, "y", y, near(of_sum((double)width), 3, dt));
-    compare(c, "mean", mean, near(of_sum((double)width), 0, dt));
-    compare(c, "rstd", rstd, near(of_sum((double)width), 0, dt));
-    compare(c, "dx", dx, near(32 + of_sum((double)width), 4, dt));
-    compare(c, "dweight", dweight, near(32 + of_sum((double)n_rows), 4, dt));
-    compare(c, "dbias", dbias, near(of_sum((double)n_rows), 0, dt));
     end(c);
 }
 
@@ -346,9 +320,13 @@ static void optimizers(check *c, dt_dtype gt)
     const dt_sgd sgd = {.lr = 1e-2f, .momentum = 0.9f, .l2 = 0.01f, .grad_scale = 0.5f};
     begin(c, "adamw_step, sgd_step, gradients in %s", dt_dtype_name(gt));
     /* two steps from zero moments: random m and v would give steps of arbitrary length */
-    const array grad = put(c, gt, n, 1), p = put(c, DT_F32, n, 1), m = room(c, DT_F32, n), v = room(c, DT_F32, n),
-                rounded = room(c, param_dt, n), q = put(c, DT_F32, n, 1), b = put(c, DT_F32, n, 1),
-                q_rounded = room(c, param_dt, n);
+    const array grad = put(c, gt, n, 1), p = result(c, "adamw's parameters", near(64, 0, gt), put(c, DT_F32, n, 1)),
+                m = result(c, "adamw's m", near(16, 0, gt), room(c, DT_F32, n)),
+                v = result(c, "adamw's v", near(16, 0, gt), room(c, DT_F32, n)),
+                rounded = result(c, "adamw's rounded parameters", near(64, 0, gt), room(c, param_dt, n)),
+                q = result(c, "sgd's parameters", near(16, 0, gt), put(c, DT_F32, n, 1)),
+                b = result(c, "sgd's momentum", near(16, 0, gt), put(c, DT_F32, n, 1)),
+                q_rounded = result(c, "sgd's rounded parameters", near(16, 0, gt), room(c, param_dt, n));
     EACH_DEVICE (c) {
         RUN(c, zero, at(c, m), (size_t)n * sizeof(float));
         RUN(c, zero, at(c, v), (size_t)n * sizeof(float));
@@ -357,13 +335,6 @@ static void optimizers(check *c, dt_dtype gt)
             RUN(c, sgd_step, &sgd, at(c, grad), gt, at(c, q), at(c, b), at(c, q_rounded), param_dt, n);
         }
     }
-    compare(c, "adamw's parameters", p, near(64, 0, gt));
-    compare(c, "adamw's m", m, near(16, 0, gt));
-    compare(c, "adamw's v", v, near(16, 0, gt));
-    compare(c, "adamw's rounded parameters", rounded, near(64, 0, gt));
-    compare(c, "sgd's parameters", q, near(16, 0, gt));
-    compare(c, "sgd's momentum", b, near(16, 0, gt));
-    compare(c, "sgd's rounded parameters", q_rounded, near(16, 0, gt));
     end(c);
 }
 
@@ -372,13 +343,12 @@ static void add_scaled(check *c, dt_dtype dt)
 {
     const int64_t n = 5003;
     begin(c, "add_scaled, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, n, 1), y = put(c, DT_F32, n, 1), out = room(c, dt, n);
+    const array x = put(c, dt, n, 1), y = result(c, "add_scaled in place", near(4, 2, DT_F32), put(c, DT_F32, n, 1)),
+                out = result(c, "add_scaled", near(4, 1, dt), room(c, dt, n));
     EACH_DEVICE (c) {
         RUN(c, add_scaled, 0.7f, at(c, x), dt, -0.3f, at(c, y), DT_F32, at(c, out), dt, n);
         RUN(c, add_scaled, 0.9f, at(c, y), DT_F32, 2, at(c, x), dt, at(c, y), DT_F32, n);
     }
-    compare(c, "add_scaled", out, near(4, 1, dt));
-    compare(c, "add_scaled in place", y, near(4, 2, DT_F32));
     end(c);
 }
 
@@ -386,17 +356,15 @@ static void states(check *c)
 {
     const int64_t n = 5003, n_blocks = dt_ceil_div(n, DT_BLOCK8);
     begin(c, "round_stochastic, quantise_blocks, dequantise_blocks");
-    const array x = put(c, DT_F32, n, 1), rounded = room(c, DT_BF16, n), codes = room_bytes(c, 1, n),
-                absmax = room(c, DT_F32, n_blocks), back = room(c, DT_F32, n);
+    const array x = put(c, DT_F32, n, 1), rounded = result(c, "round_stochastic", EXACT, room(c, DT_BF16, n)),
+                codes = result(c, "codes", EXACT, room_bytes(c, 1, n)),
+                absmax = result(c, "absmax", EXACT, room(c, DT_F32, n_blocks)),
+                back = result(c, "dequantise_blocks", EXACT, room(c, DT_F32, n));
     EACH_DEVICE (c) {
         RUN(c, round_stochastic, at(c, x), at(c, rounded), 77, 5, 3, n);
         RUN(c, quantise_blocks, at(c, x), at(c, codes), at(c, absmax), false, n);
         RUN(c, dequantise_blocks, at(c, codes), at(c, absmax), at(c, back), false, n);
     }
-    compare(c, "round_stochastic", rounded, EXACT);
-    compare(c, "codes", codes, EXACT);
-    compare(c, "absmax", absmax, EXACT);
-    compare(c, "dequantise_blocks", back, EXACT);
     end(c);
 }
 
@@ -404,16 +372,15 @@ static void sums(check *c, dt_dtype dt)
 {
     const int64_t n = 300007;
     begin(c, "sum_squares, abs_max, sum_squares_fixed, %s", dt_dtype_name(dt));
-    const array x = put(c, dt, n, 1), sum = room_bytes(c, sizeof(double), 1), most = room(c, DT_F32, 1),
-                fixed = room_bytes(c, sizeof(uint64_t), 2);
+    const array x = put(c, dt, n, 1), sum = room_bytes(c, sizeof(double), 1),
+                most = result(c, "abs_max", EXACT, room(c, DT_F32, 1)),
+                fixed = result(c, "sum_squares_fixed", EXACT, room_bytes(c, sizeof(uint64_t), 2));
     EACH_DEVICE (c) {
         RUN(c, sum_squares, at(c, x), dt, n, at(c, sum));
         RUN(c, abs_max, at(c, x), dt, n, at(c, most));
         RUN(c, sum_squares_fixed, at(c, x), dt, n, 50, at(c, fixed));
     }
     compare_doubles(c, "sum_squares", sum, 0x1p-24 * 16);
-    compare(c, "abs_max", most, EXACT);
-    compare(c, "sum_squares_fixed", fixed, EXACT);
     end(c);
 }
 
@@ -457,11 +424,9 @@ static void streams(check *c)
 {
     const int64_t n = 1 << 18;
     begin(c, "two streams and their events");
-    const array from = put(c, DT_BF16, n, 1), x = room(c, DT_F32, n), y = room(c, DT_F32, n), z = room(c, DT_F32, n);
+    const array from = put(c, DT_BF16, n, 1), x = result(c, "x", EXACT, room(c, DT_F32, n)),
+                y = result(c, "y", EXACT, room(c, DT_F32, n)), z = result(c, "z", EXACT, room(c, DT_F32, n));
     EACH_DEVICE (c) c->err = two_streams(c, from, x, y, z, n);
-    compare(c, "x", x, EXACT);
-    compare(c, "y", y, EXACT);
-    compare(c, "z", z, EXACT);
     end(c);
 }
 

@@ -44,14 +44,13 @@ static inline int dt_nf4_finer(int64_t n_blocks)
     return finer;
 }
 
-/** Quantise a tensor of n weights as bitsandbytes' quantize_4bit(quant_type="nf4", compress_statistics=True) does: the
- *  nearest level of w / max|w| of the block, ties to the lower level. The maxima, less their mean, are quantised alike
- *  by MAP. If a weight is NaN or Inf, so are dequantised weights. All arrays are host memory of the caller. Local.
- *  DT_ERR_MEMORY. */
-dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups);
-/** The two steps of dt_quantise_nf4: the codes of a block, which returns max |w|, NaN if a weight is NaN; and the
- *  quantisation of the maxima of all blocks, from which it subtracts their mean. */
+/** Codes of a block of n weights, the first step of bitsandbytes' quantize_4bit(quant_type="nf4",
+ *  compress_statistics=True): the nearest level of w / max|w|, ties to the lower level. codes: out [ceil(n / 2)].
+ *  Returns max |w|, NaN if a weight is NaN. If a weight is NaN or Inf, so are dequantised weights. Host memory.
+ *  Local. */
 float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes);
+/** The second step: the maxima of all blocks of a tensor, less their mean, quantised alike by MAP. most: in [n_blocks],
+ *  overwritten; n_blocks above 0. blocks, groups: out. Host memory. Local. */
 void dt_quantise_nf4_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups);
 
 /** Dequantise the weights first .. first+n-1 of a tensor. codes: starting at the byte that contains the first of them;

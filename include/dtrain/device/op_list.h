@@ -10,20 +10,24 @@
  *   VAL(type, name)    type name: a value
  *   CHECK(call)        not an argument: a check of the arguments (device_check.h)
  *
- * DT_OP is an operation and returns dt_err. DT_OP_ELEMENTS is one on n elements, DT_OP_ROWS one on n_rows rows of width
- * elements. Each element or row is computed independently, in fp32, bf16 or fp16. The CPU device needs only a kernel
- * for a range of them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const
- * dt_device *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. Its types are fp32, bf16 or fp16; those of DT_OP_ANY may be any, because it
+ * only moves elements. DT_OP_ELEMENTS is one on n elements, DT_OP_ROWS one on n_rows rows of width elements. Each
+ * element or row is computed independently, in fp32, bf16 or fp16. The CPU device needs only a kernel for a range of
+ * them (kernel_list.h). DT_SIZE is a size query: it returns `type`, its first argument is const dt_device *dev, and it
+ * has no stream.
  *
  * DT_MOVES is the cost of an operation that a GPU computes in one launch: the minimum of bytes of device memory that it
  * reads and writes. x points to the arguments: nbytes(x->n, x->dt) and matrix_nbytes(x->n_rows, x->width, x->dt) are
  * the sizes of arrays. count_ops.c states the cost of the others.
  *
- * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ELEMENTS and
- * DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends, the queue device,
- * the counting device and lists of tests are generated from it. */
+ * A file that includes this list first defines the entries that it uses, usually with op_args.h; DT_OP_ANY,
+ * DT_OP_ELEMENTS and DT_OP_ROWS are DT_OP unless it defines them too. The table, the prototypes and tables of backends,
+ * the queue device, the counting device and lists of tests are generated from it. */
 #ifndef DT_OP
 #define DT_OP(op, ...)
+#endif
+#ifndef DT_OP_ANY
+#define DT_OP_ANY DT_OP
 #endif
 #ifndef DT_OP_ELEMENTS
 #define DT_OP_ELEMENTS DT_OP
@@ -68,24 +72,24 @@ DT_OP_ELEMENTS(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtyp
 DT_MOVES(scale, 2 * nbytes(x->n, x->dt))
 
 /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
-DT_OP(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
-      VAL(dt_dtype, dt))
+DT_OP_ANY(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+          VAL(dt_dtype, dt))
 DT_MOVES(gather_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows unchanged); rows with index[i] < 0 are
  *  skipped. To sum rows, use embedding_backward. */
-DT_OP(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
-      VAL(dt_dtype, dt))
+DT_OP_ANY(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+          VAL(dt_dtype, dt))
 DT_MOVES(scatter_rows, 2 * matrix_nbytes(x->n_rows, x->width, x->dt) + (double)x->n_rows * sizeof(int32_t))
 
 /** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
  *  dt_patches_width]. */
-DT_OP(patches, DESC(dt_patches, p), IN(uint8_t, pixels), OUT(void, out))
+DT_OP(patches, DESC(dt_patches, p), IN(uint8_t, pixels), OUT(void, out), CHECK(dt_patches_check(p)))
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
 /** See dt_matmul. */
-DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c))
+DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c), CHECK(dt_matmul_check(mm)))
 
 /** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
 DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t, ld), VAL(dt_dtype, dt),
@@ -94,7 +98,7 @@ DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t
 /** See dt_row_lengths. factor[j] = magnitude[j] / n_j, inverse[j] = 1 / n_j; of type out_dt. A row of zeros counts as
  *  one of length 1. */
 DT_OP(magnitude_factors, DESC(dt_row_lengths, d), IN(void, w), IN(void, a), IN(void, b), IN(void, magnitude),
-      OUT(void, factor), OUT(void, inverse), VAL(dt_dtype, out_dt))
+      OUT(void, factor), OUT(void, inverse), VAL(dt_dtype, out_dt), CHECK(dt_row_lengths_check(d)))
 DT_MOVES(magnitude_factors, matrix_nbytes(x->d.n_out, x->d.n_in, x->d.w_scaled.how ? DT_I8 : x->d.dt) +
                                 matrix_nbytes(x->d.r, x->d.n_out + x->d.n_in, x->d.dt))
 
@@ -103,14 +107,15 @@ DT_MOVES(magnitude_factors, matrix_nbytes(x->d.n_out, x->d.n_in, x->d.w_scaled.h
 /** See dt_routing. prob [n_tok, n_experts]: in logits, out p of a softmax; unchanged with `sigmoid`. expert, weight:
  *  [n_tok, k]. A row with NaN gets NaN weights, and with softmax one with +inf, too. lse [n_tok, 2]: l = log(sum over e
  *  of e^z_e), and l^2; NULL: not computed. */
-DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight), OUT(float, lse))
+DT_OP(route, DESC(dt_routing, r), INOUT(float, prob), OUT(int32_t, expert), OUT(float, weight), OUT(float, lse),
+      CHECK(dt_routing_check(r)))
 DT_MOVES(route, 2 * matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) + 2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
 
 /** dlogits [n_tok, n_experts] of dt: the gradient of the logits, from dweight [n_tok, k] and route's prob. dprob
  *  [n_experts]: a gradient of each token's p in addition; NULL: none. dsquare [1]: a gradient of each token's l^2 in
  *  addition, with route's lse; NULL: none. */
 DT_OP(route_backward, DESC(dt_routing, r), IN(float, prob), IN(int32_t, expert), IN(float, dweight), IN(float, dprob),
-      IN(float, lse), IN(float, dsquare), OUT(void, dlogits), VAL(dt_dtype, dt))
+      IN(float, lse), IN(float, dsquare), OUT(void, dlogits), VAL(dt_dtype, dt), CHECK(dt_routing_check(r)))
 DT_MOVES(route_backward, matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) +
                              matrix_nbytes(x->r.n_tok, x->r.n_experts, x->dt) +
                              2 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32))
@@ -119,7 +124,7 @@ DT_MOVES(route_backward, matrix_nbytes(x->r.n_tok, x->r.n_experts, DT_F32) +
  *  each expert. Row row[i] is assignment i; assignment[r] is that of row r, and token[r] = assignment[r] / k. load
  *  [n_experts]: the number of rows of each expert is added; NULL: none. */
 DT_OP(order_experts, DESC(dt_routing, r), IN(int32_t, expert), OUT(int32_t, start), OUT(int32_t, row),
-      OUT(int32_t, assignment), OUT(int32_t, token), INOUT(float, load))
+      OUT(int32_t, assignment), OUT(int32_t, token), INOUT(float, load), CHECK(dt_routing_check(r)))
 DT_MOVES(order_experts, 4 * matrix_nbytes(x->r.n_tok, x->r.k, DT_F32) + (double)x->r.n_experts * sizeof(int32_t))
 
 /** out[t,:] = sum over j < k of weight[t,j] y[row[t,j],:] (+ addend[t,:]), in float, j in order, then the addend.
@@ -173,7 +178,8 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 
 /** See dt_rmsnorm. rstd: float [n_rows]; NULL: not stored. y may be x if the layouts are equal and no backward needs
  *  x. */
-DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd))
+DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd),
+      CHECK(dt_rmsnorm_check(n)))
 DT_MOVES(rmsnorm_forward, 2 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
 
 /** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's. If add_to_dx is false, dx may be x, or
@@ -181,7 +187,7 @@ DT_MOVES(rmsnorm_forward, 2 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + 
  *  [norm_scratch_elems(width)]. n->eps is ignored. */
 DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy),
       INOUT(void, dx), VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate),
-      OUT(float, scratch))
+      OUT(float, scratch), CHECK(dt_rmsnorm_check(n)))
 
 /** LayerNorm with weight and bias, rows contiguous. */
 DT_OP_ROWS(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
@@ -201,18 +207,18 @@ DT_SIZE(int64_t, norm_scratch_elems, VAL(int64_t, width))
 /** See dt_heads. q, k and v may be their own blocks in the rows of x. v NULL: not copied. rstd_q [n_tok, n_heads],
  *  rstd_k [n_tok, n_kv_heads]: out, statistics of the norms for backward; NULL: not stored. */
 DT_OP(heads_forward, DESC(dt_heads, h), IN(void, x), OUT(void, q), OUT(void, k), OUT(void, v), OUT(float, rstd_q),
-      OUT(float, rstd_k))
+      OUT(float, rstd_k), CHECK(dt_heads_check(h, v != NULL)))
 
 /** dq, dk: in the gradients of q' and k', out those of q and k; row distances q_ld and kv_ld (kv_row is ignored).
  *  With norms: x as in forward; dq_norm, dk_norm (+)= per accumulate, NULL: not computed; scratch: float
  *  [norm_scratch_elems(head_dim)]. */
 DT_OP(heads_backward, DESC(dt_heads, h), IN(void, x), IN(float, rstd_q), IN(float, rstd_k), INOUT(void, dq),
       INOUT(void, dk), INOUT(void, dq_norm), INOUT(void, dk_norm), VAL(dt_dtype, gt), VAL(bool, accumulate),
-      OUT(float, scratch))
+      OUT(float, scratch), CHECK(dt_heads_check(h, false)))
 
 /** See dt_latent. q may be xq if the layouts are equal. */
 DT_OP(latent_forward, DESC(dt_latent, l), IN(void, xq), IN(void, xkv), IN(void, xr), OUT(void, q), OUT(void, k),
-      OUT(void, v))
+      OUT(void, v), CHECK(dt_latent_check(l)))
 DT_MOVES(latent_forward,
          matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
                        x->l.dt))
@@ -220,17 +226,18 @@ DT_MOVES(latent_forward,
 /** Gradients of xq, xkv and xr in their layouts, from those of q, k and v, which have q_ld and kv_ld (kv_row is
  *  ignored). dxr is summed over the heads in float, in order. dxq may be dq if the layouts are equal. */
 DT_OP(latent_backward, DESC(dt_latent, l), IN(void, dq), IN(void, dk), IN(void, dv), OUT(void, dxq), OUT(void, dxkv),
-      OUT(void, dxr))
+      OUT(void, dxr), CHECK(dt_latent_check(l)))
 DT_MOVES(latent_backward,
          matrix_nbytes(x->l.n_tok, x->l.n_heads *(4LL * x->l.nope_dim + 3LL * x->l.rope_dim + 2LL * x->l.v_dim),
                        x->l.dt))
 
 /** See dt_attention. lse: float [n_tok, n_heads]; NULL: not stored. */
-DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse))
+DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse),
+      CHECK(dt_attention_check(at)))
 
 /** dq, dk, dv in the layouts of q, k, v, overwritten; dsinks of at. scratch: float [attention_scratch_elems(at)]. */
 DT_OP(attention_backward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), IN(void, out), IN(float, lse),
-      IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, scratch))
+      IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, scratch), CHECK(dt_attention_check(at)))
 
 /** Floats of scratch for attention_backward. They depend on the sizes, not on the arrays. by_library: includes the
  *  library's scratch, whether the library is available or not. */
@@ -240,12 +247,13 @@ DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
 
 /** See dt_conv. weight: [width, kernel]. state: of dt, in the inputs before the sequences, out those before their next
  *  tokens; NULL: zeros, not stored. */
-DT_OP(conv_forward, DESC(dt_conv, c), IN(void, x), IN(void, weight), OUT(void, y), INOUT(void, state))
+DT_OP(conv_forward, DESC(dt_conv, c), IN(void, x), IN(void, weight), OUT(void, y), INOUT(void, state),
+      CHECK(dt_conv_check(c)))
 
 /** The gradients of a conv_forward without state. dweight (+)= per accumulate; NULL: not computed. dx must not overlap
  *  dy or x. scratch: float [conv_scratch_elems(c)]. */
 DT_OP(conv_backward, DESC(dt_conv, c), IN(void, x), IN(void, weight), IN(void, dy), OUT(void, dx), INOUT(void, dweight),
-      VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch))
+      VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch), CHECK(dt_conv_check(c)))
 
 /** Floats of scratch for conv_backward. */
 DT_SIZE(int64_t, conv_scratch_elems, DESC(dt_conv, c))
@@ -253,25 +261,25 @@ DT_SIZE(int64_t, conv_scratch_elems, DESC(dt_conv, c))
 /** See dt_delta; in chunks of DT_DELTA_CHUNK tokens. state: in before the first, out after the last token; NULL: zeros,
  *  not stored. scratch: float [delta_scratch_elems(d, false)]. */
 DT_OP(delta_forward, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
-      OUT(void, out), INOUT(float, state), OUT(float, scratch))
+      OUT(void, out), INOUT(float, state), OUT(float, scratch), CHECK(dt_delta_check(d)))
 
 /** The gradients of a delta_forward without state. It recomputes the state before each chunk, in scratch: float
  *  [delta_scratch_elems(d, true)]. */
 DT_OP(delta_backward, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
       IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, dg), OUT(float, dbeta),
-      OUT(float, scratch))
+      OUT(float, scratch), CHECK(dt_delta_check(d)))
 
 /** delta_forward token by token, for sequences of one or a few tokens. A row of out has the same bits for any other
  *  sequences of the call, and for any division of its sequence into calls. state is required. */
 DT_OP(delta_step, DESC(dt_delta, d), IN(void, q), IN(void, k), IN(void, v), IN(float, g), IN(float, beta),
-      OUT(void, out), INOUT(float, state))
+      OUT(void, out), INOUT(float, state), CHECK(dt_delta_check(d)))
 
 /** Floats of scratch for delta_forward or delta_backward. They depend on the sizes, not on the arrays. */
 DT_SIZE(int64_t, delta_scratch_elems, DESC(dt_delta, d), VAL(bool, backward))
 
 /** See dt_delta_gates. */
 DT_OP(delta_gates_forward, DESC(dt_delta_gates, d), IN(void, a), IN(void, b), IN(void, a_log), IN(void, dt_bias),
-      OUT(float, g), OUT(float, beta))
+      OUT(float, g), OUT(float, beta), CHECK(dt_delta_gates_check(d)))
 DT_MOVES(delta_gates_forward,
          2 * matrix_nbytes(x->d.n_rows, x->d.width, x->d.dt) + 2 * matrix_nbytes(x->d.n_rows, x->d.width, DT_F32))
 
@@ -279,31 +287,32 @@ DT_MOVES(delta_gates_forward,
  *  accumulate, of type gt; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
 DT_OP(delta_gates_backward, DESC(dt_delta_gates, d), IN(void, a), IN(float, g), IN(float, beta), IN(void, a_log),
       IN(void, dt_bias), IN(float, dg), IN(float, dbeta), OUT(void, da), OUT(void, db), INOUT(void, da_log),
-      INOUT(void, ddt_bias), VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch))
+      INOUT(void, ddt_bias), VAL(dt_dtype, gt), VAL(bool, accumulate), OUT(float, scratch),
+      CHECK(dt_delta_gates_check(d)))
 
 /** y = rmsnorm(x) silu(z). norm: as rmsnorm_forward computes it, rounded to dt. Rows of z are like those of x, with
  *  group distance z_group_ld. rstd: float [n_rows]; NULL: not stored. y may be x. */
 DT_OP(norm_gate_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(void, z), VAL(int64_t, z_group_ld),
-      OUT(void, y), OUT(float, rstd))
+      OUT(void, y), OUT(float, rstd), CHECK(dt_norm_gate_check(n, z_group_ld)))
 DT_MOVES(norm_gate_forward, 3 * matrix_nbytes(x->n.n_rows, x->n.width, x->n.dt) + nbytes(x->n.n_rows, DT_F32))
 
 /** dx has x's layout, dy has y's, dz has z's. dx may be dy or x if the layouts are equal, dz may be z. dweight (+)= per
  *  accumulate; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
 DT_OP(norm_gate_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(void, z), VAL(int64_t, z_group_ld),
       IN(float, rstd), IN(void, dy), OUT(void, dx), OUT(void, dz), INOUT(void, dweight), VAL(dt_dtype, gt),
-      VAL(bool, accumulate), OUT(float, scratch))
+      VAL(bool, accumulate), OUT(float, scratch), CHECK(dt_norm_gate_check(n, z_group_ld)))
 
 /** y = x, block by block; see dt_blocks. */
-DT_OP(copy_blocks, DESC(dt_blocks, b), IN(void, x), OUT(void, y))
+DT_OP(copy_blocks, DESC(dt_blocks, b), IN(void, x), OUT(void, y), CHECK(dt_blocks_check(b)))
 DT_MOVES(copy_blocks, 2 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
 
 /** out = x / (1 + e^-gate), block by block: out has x's layout, gate has y's (dt_blocks). out may be x. */
-DT_OP(sigmoid_gate_forward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), OUT(void, out))
+DT_OP(sigmoid_gate_forward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), OUT(void, out), CHECK(dt_blocks_check(b)))
 DT_MOVES(sigmoid_gate_forward, 3 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
 
 /** dx and dout have x's layout, dgate has that of gate. dx may be dout or x, dgate may be gate. */
 DT_OP(sigmoid_gate_backward, DESC(dt_blocks, b), IN(void, x), IN(void, gate), IN(void, dout), OUT(void, dx),
-      OUT(void, dgate))
+      OUT(void, dgate), CHECK(dt_blocks_check(b)))
 DT_MOVES(sigmoid_gate_backward, 5 * matrix_nbytes(x->b.n_rows, x->b.n_blocks * x->b.width, x->b.dt))
 
 /* ---- activations, dropout, noise --------------------------------------------------------------------------------- */
@@ -351,7 +360,7 @@ DT_OP_ROWS(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(
 DT_MOVES(softcap, 2 * matrix_nbytes(x->n_rows, x->width, DT_F32))
 
 /** See dt_classifier. Without weights the logits are unchanged. */
-DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))
+DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits), CHECK(dt_classifier_check(cl)))
 
 /** Number of rows of logits [.., n_vocab] that the head should process at a time, 1 to n_tok: enough for its
  *  matmuls to run at full speed, few enough that a large micro-batch never needs all its logits in memory. */
@@ -361,7 +370,7 @@ DT_SIZE(int64_t, classifier_rows, VAL(int64_t, n_vocab), VAL(int64_t, n_tok))
  *  +inf, or none is above -inf. Sums are double: devices that add in different orders may differ if uniform[r] is
  *  within 2^-40 of a boundary. scratch: draw_scratch_nbytes(rows) bytes. See dt_token_rows and dt_choice. */
 DT_OP(draw_tokens, DESC(dt_token_rows, rows), DESC(dt_choice, how), IN(float, logits), IN(double, uniform),
-      OUT(int32_t, token), OUT(void, scratch))
+      OUT(int32_t, token), OUT(void, scratch), CHECK(dt_choice_check(rows, how)))
 DT_MOVES(draw_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /** Bytes of scratch for draw_tokens. */
@@ -369,13 +378,14 @@ DT_SIZE(size_t, draw_scratch_nbytes, DESC(dt_token_rows, rows))
 
 /** token[r, i], logit[r, i], i < k: the k largest allowed logits in descending order, ties by ascending id. If
  *  fewer are above -inf, the rest is -1 and -inf. If one is NaN or +inf, the row is -1 and NaN. */
-DT_OP(top_tokens, DESC(dt_token_rows, rows), IN(float, logits), VAL(int64_t, k), OUT(int32_t, token), OUT(float, logit))
+DT_OP(top_tokens, DESC(dt_token_rows, rows), IN(float, logits), VAL(int64_t, k), OUT(int32_t, token), OUT(float, logit),
+      CHECK(dt_token_rows_check(rows)))
 DT_MOVES(top_tokens, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, whether
  *  allowed or listed or not; -inf if token[r, i] < 0; NaN if the row has no finite sum. */
 DT_OP(log_softmax_at, DESC(dt_token_rows, rows), IN(float, logits), VAL(double, inv_temperature), VAL(int64_t, k),
-      IN(int32_t, token), OUT(double, logp))
+      IN(int32_t, token), OUT(double, logp), CHECK(dt_token_rows_check(rows)))
 DT_MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /** y: logits [.., n_vocab], with logits' row distance, of a distribution of which k log-probabilities are known,
@@ -383,7 +393,7 @@ DT_MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
  *  but at least 1e-7, in proportion to softmax(logits inv_temperature). Entries with token[r, i] < 0 are ignored; no
  *  token occurs twice. y does not overlap logits. See dt_token_rows, of which only sizes are used. */
 DT_OP(fill_rest, DESC(dt_token_rows, rows), IN(float, logits), VAL(float, inv_temperature), VAL(int64_t, k),
-      IN(int32_t, token), IN(float, logp), OUT(float, y))
+      IN(int32_t, token), IN(float, logp), OUT(float, y), CHECK(dt_fill_rest_check(rows, inv_temperature, k)))
 DT_MOVES(fill_rest, 2 * matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 
 /* ---- optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. ----------- */
@@ -428,6 +438,7 @@ DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, resul
 DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
 
 #undef DT_OP
+#undef DT_OP_ANY
 #undef DT_OP_ELEMENTS
 #undef DT_OP_ROWS
 #undef DT_MOVES

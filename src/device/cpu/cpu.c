@@ -25,41 +25,29 @@ struct dt_event {
 
 /* ---- choice of kernels ------------------------------------------------------------------------------------------- */
 
-#ifdef DT_HAVE_ISA_v4
-static bool runs_v4(void)
+/* Does this processor run a set of kernels? A build may lack some of the sets. */
+#if defined(__x86_64__)
+static inline bool runs_v4(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
-#endif
-#ifdef DT_HAVE_ISA_v3
-static bool runs_v3(void)
+static inline bool runs_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("fma");
 }
-#endif
-#ifdef DT_HAVE_ISA_v2
-static bool runs_v2(void) { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
-#endif
-#if defined(__aarch64__) && defined(DT_HAVE_ISA_neon)
+static inline bool runs_v2(void) { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
+#elif defined(__aarch64__)
 /* Bits of AT_HWCAP and AT_HWCAP2, which older system headers do not define. */
 enum { HAS_SVE = 1 << 22, HAS_BF16 = 1 << 14 };
-static bool runs_neon(void) { return true; }
-#ifdef DT_HAVE_ISA_neon_bf16
-static bool runs_neon_bf16(void) { return getauxval(AT_HWCAP2) & HAS_BF16; }
+static inline bool runs_neon(void) { return true; }
+static inline bool runs_neon_bf16(void) { return getauxval(AT_HWCAP2) & HAS_BF16; }
+static inline bool runs_sve(void) { return getauxval(AT_HWCAP) & HAS_SVE; }
+static inline bool runs_sve_bf16(void) { return runs_sve() && runs_neon_bf16(); }
 #endif
-#ifdef DT_HAVE_ISA_sve
-static bool runs_sve(void) { return getauxval(AT_HWCAP) & HAS_SVE; }
-#endif
-#ifdef DT_HAVE_ISA_sve_bf16
-static bool runs_sve_bf16(void) { return runs_sve() && runs_neon_bf16(); }
-#endif
-#endif
-#ifdef DT_HAVE_ISA_base
-static bool runs_base(void) { return true; }
-#endif
+static inline bool runs_base(void) { return true; }
 
 static const struct {
     const dt_cpu_kernels *kernels;
@@ -283,11 +271,11 @@ static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes
     return DT_OK;
 }
 
-dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
+CPU_OP(zero)
 {
-    CPU_PARALLEL_FOR (cpu_of(dev), i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
-        const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
-        memset((char *)dst + at, 0, len);
+    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks((int64_t)x->nbytes, (int64_t)COPY_CHUNK)) {
+        const size_t at = (size_t)i * COPY_CHUNK, len = x->nbytes - at < COPY_CHUNK ? x->nbytes - at : COPY_CHUNK;
+        memset((char *)x->dst + at, 0, len);
     }
     return DT_OK;
 }

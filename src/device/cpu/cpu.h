@@ -33,16 +33,6 @@ typedef struct cpu_state {
 } cpu_state;
 
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
-/** Refuse types that are only for storage. */
-#define CPU_TAKES(t)                                                                                                   \
-    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "internal: %s: expected type fp32, bf16 or fp16, found %s", __func__,         \
-             dt_dtype_name(t))
-
-static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
-{
-    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
-}
-static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
 /* A chunk of work, in elements: 64 KiB of float. That is small compared with the second-level cache, and large compared
  * with the cost of a loop turn. It does not depend on the number of threads, so neither do results. */
@@ -79,6 +69,10 @@ bool cpu_library_takes_blocks(cpu_state *cpu, const dt_matmul *mm);
 bool cpu_library_block(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const void *a, const void *b,
                        void *c);
 
+/* cpu_matmul.c: y = x, rows of another type and distance */
+void cpu_convert_rows(const cpu_state *cpu, const void *x, dt_dtype x_dt, int64_t x_ld, void *y, dt_dtype y_dt,
+                      int64_t y_ld, int64_t n_rows, int64_t width);
+
 /* cpu_matmul_groups.c: grouped matmuls that are divided among the threads as a whole */
 bool cpu_groups_take(const cpu_state *cpu, const dt_matmul *mm);
 dt_err cpu_groups_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
@@ -89,7 +83,7 @@ void cpu_rows_matmul(const cpu_state *cpu, const dt_matmul *mm, const void *a, c
 
 /* cpu_epilogue.c: epilogues; the caller has checked mm */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);
-dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c);
+void cpu_epilogue_sums(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *c);
 
 /* cpu_matmul_own.c: matmuls by dtrain's own kernels; cpu_matmul_any_run supports every form */
 dt_err cpu_matmul_bf16_open(cpu_state *cpu);
@@ -98,15 +92,37 @@ bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);
 void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* cpu_layers.c: grad [width] (+)= the sum of CPU_SUM_BLOCKS rows of partial sums, in order */
-enum { CPU_SUM_BLOCKS = 64 };
-void cpu_add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate, int64_t width);
+/* cpu_layers.c: sums [n] (+)= column sums of x [m, n] with row distance ld */
+void cpu_column_sums(const cpu_state *cpu, const void *x, dt_dtype dt, int64_t m, int64_t n, int64_t ld, void *sums,
+                     dt_dtype gt, bool accumulate);
 
-/* The operations: matmul in cpu_matmul.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
- * states in 8 bits and sums in cpu_optimizer.c, linear attention and gates in cpu_delta.c, experts in cpu_experts.c,
- * tokens in cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
+/* Backward sums a weight's gradient over rows in CPU_SUM_BLOCKS blocks. The number does not depend on the number of
+ * threads. grad [n] (+)= the blocks' sums, ld apart, in order. */
+enum { CPU_SUM_BLOCKS = 64 };
+static inline void cpu_add_blocks(const cpu_state *cpu, const float *blocks, int64_t ld, void *grad, dt_dtype gt,
+                                  bool accumulate, int64_t n)
+{
+    cpu_column_sums(cpu, blocks, DT_F32, CPU_SUM_BLOCKS, n, ld, grad, gt, accumulate);
+}
+
+/* Offset of row r if rows are in groups ld apart, and the rows of a group are `step` apart. */
+static inline int64_t cpu_row_at(int64_t r, int64_t group, int64_t ld, int64_t step)
+{
+    return r / group * ld + r % group * step;
+}
+
+/* entries of the table: the operations (cpu_layers.c) and sizes */
 #define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
 #define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);
+#include "dtrain/device/op_list.h"
+
+/** The computation of an operation, whose arguments x were checked. cpu_matmul.c has matmul, cpu_attention.c attention,
+ *  cpu_patches.c patches, cpu_optimizer.c the classifier, states in 8 bits and sums, cpu_delta.c linear attention and
+ *  gates, cpu_experts.c experts, cpu_tokens.c tokens, cpu.c zero, cpu_layers.c all others. */
+#define CPU_OP(op) dt_err cpu_run_##op(cpu_state *cpu, const dt_##op##_args *x)
+#define DT_OP(op, ...) CPU_OP(op);
+#define DT_OP_ELEMENTS(op, ...)
+#define DT_OP_ROWS(op, ...)
 #include "dtrain/device/op_list.h"
 
 #endif

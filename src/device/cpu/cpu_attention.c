@@ -82,16 +82,12 @@ static void run_parts(cpu_state *cpu, const dt_attention *at, const dt_attention
     }
 }
 
-dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                             void *out, float *lse, dt_stream *stream)
+CPU_OP(attention_forward)
 {
-    cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(at->dt);
-    DT_TRY(dt_attention_check(at));
-    const dt_attention_args a = {.q = q, .k = k, .v = v, .out_w = out, .lse_w = lse};
+    const dt_attention *at = &x->at;
+    const dt_attention_args a = {.q = x->q, .k = x->k, .v = x->v, .out_w = x->out, .lse_w = x->lse};
     if (at->batch_invariant) {
-        DT_CHECK(!lse && at->dropout_p == 0, DT_ERR_ARG,
-                 "internal: attention_forward: batch-invariant attention supports neither lse nor dropout");
+        DT_EXPECT(!x->lse && at->dropout_p == 0);
         run_parts(cpu, at, &a, BY_GROUP, cpu->k->attention_rows, NULL, 0);
         return DT_OK;
     }
@@ -136,29 +132,32 @@ static void sinks_backward(cpu_state *cpu, const dt_attention *at, const float *
     }
 }
 
-dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                              const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
-                              float *scratch, dt_stream *stream)
+CPU_OP(attention_backward)
 {
-    cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(at->dt);
-    DT_TRY(dt_attention_check(at));
-    float *delta = scratch + dkv_elems(cpu, at) * cpu->n_threads;
+    const dt_attention *at = &x->at;
+    float *delta = x->scratch + dkv_elems(cpu, at) * cpu->n_threads;
     enum { TOKENS = 16 };
     CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_tok, TOKENS)) {
-        cpu->k->attention_delta(at, out, dout, i * TOKENS, dt_min_i64(TOKENS, at->n_tok - i * TOKENS), delta);
+        cpu->k->attention_delta(at, x->out, x->dout, i * TOKENS, dt_min_i64(TOKENS, at->n_tok - i * TOKENS), delta);
     }
-    if (at->dsinks) sinks_backward(cpu, at, lse, delta);
-    const dt_attention_args a = {
-        .q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
+    if (at->dsinks) sinks_backward(cpu, at, x->lse, delta);
+    const dt_attention_args a = {.q = x->q,
+                                 .k = x->k,
+                                 .v = x->v,
+                                 .dout = x->dout,
+                                 .lse = x->lse,
+                                 .delta = delta,
+                                 .dq = x->dq,
+                                 .dk = x->dk,
+                                 .dv = x->dv};
     const bool bf16 = at->dt == DT_BF16 && cpu->unit;
     part_function *const for_kv = bf16 ? cpu->k->attention_backward_kv_bf16 : cpu->k->attention_backward_kv;
     if (by_sequence(cpu, at)) {
-        run_parts(cpu, at, &a, BY_SEQUENCE, for_kv, scratch, dkv_elems(cpu, at));
+        run_parts(cpu, at, &a, BY_SEQUENCE, for_kv, x->scratch, dkv_elems(cpu, at));
     } else {
         run_parts(cpu, at, &a, BY_QUERIES, bf16 ? cpu->k->attention_backward_q_bf16 : cpu->k->attention_backward_q,
                   NULL, 0);
-        run_parts(cpu, at, &a, BY_KEYS, for_kv, scratch, dkv_elems(cpu, at));
+        run_parts(cpu, at, &a, BY_KEYS, for_kv, x->scratch, dkv_elems(cpu, at));
     }
     return DT_OK;
 }

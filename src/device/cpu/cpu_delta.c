@@ -57,43 +57,34 @@ static void convolve(const cpu_state *cpu, const dt_conv_forward_args *args)
     }
 }
 
-dt_err cpu_conv_forward(dt_device *dev, const dt_conv *c, const void *x, const void *weight, void *y, void *state,
-                        dt_stream *stream)
+CPU_OP(conv_forward)
 {
-    CPU_TAKES(c->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_conv_check(c));
-    const dt_conv_forward_args args = {*c, x, weight, y, state};
-    convolve(cpu, &args);
-    if (!state) return DT_OK;
-    CPU_PARALLEL_FOR (cpu, seq, c->n_seq) advance_state(c, x, state, (int)seq);
+    const dt_conv *c = &x->c;
+    convolve(cpu, x);
+    if (!x->state) return DT_OK;
+    CPU_PARALLEL_FOR (cpu, seq, c->n_seq) advance_state(c, x->x, x->state, (int)seq);
     return DT_OK;
 }
 
 int64_t cpu_conv_scratch_elems(const dt_device *dev, const dt_conv *c) { return CPU_SUM_BLOCKS * c->width * c->kernel; }
 
-dt_err cpu_conv_backward(dt_device *dev, const dt_conv *c, const void *x, const void *weight, const void *dy, void *dx,
-                         void *dweight, dt_dtype gt, bool accumulate, float *scratch, dt_stream *stream)
+CPU_OP(conv_backward)
 {
-    CPU_TAKES(c->dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_conv_check(c));
-    const dt_conv_backward_args args = {*c, x, weight, dy, dx, dweight, gt, accumulate, scratch};
+    const dt_conv *c = &x->c;
     const int64_t n_cols = cpu_n_chunks(c->width, DT_CPU_COLS), n_weights = c->width * c->kernel;
     CPU_PARALLEL_FOR (cpu, turn, CPU_SUM_BLOCKS * n_cols) {
         const int64_t block = turn / n_cols, col = turn % n_cols * DT_CPU_COLS,
                       cols = dt_min_i64(DT_CPU_COLS, c->width - col);
-        float *sum = scratch + block * n_weights + col * c->kernel;
+        float *sum = x->scratch + block * n_weights + col * c->kernel;
         memset(sum, 0, (size_t)(cols * c->kernel) * sizeof *sum);
         const int32_t end = (int32_t)(c->n_tok * (block + 1) / CPU_SUM_BLOCKS);
         for (int32_t t = (int32_t)(c->n_tok * block / CPU_SUM_BLOCKS); t < end;) {
             const dt_conv_part part = part_at(c, t, end, col);
-            cpu->k->conv_backward(&args, &part, sum);
+            cpu->k->conv_backward(x, &part, sum);
             t += part.n;
         }
     }
-    if (dweight) cpu_add_blocks(cpu, scratch, dweight, gt, accumulate, n_weights);
+    if (x->dweight) cpu_add_blocks(cpu, x->scratch, n_weights, x->dweight, x->gt, x->accumulate, n_weights);
     return DT_OK;
 }
 
@@ -114,54 +105,45 @@ int64_t cpu_delta_scratch_elems(const dt_device *dev, const dt_delta *d, bool ba
     return threads + (backward ? 2 * (int64_t)d->n_tok * d->n_v_heads * d->k_dim : 0);
 }
 
-dt_err cpu_delta_forward(dt_device *dev, const dt_delta *d, const void *q, const void *k, const void *v, const float *g,
-                         const float *beta, void *out, float *state, float *scratch, dt_stream *stream)
+CPU_OP(delta_forward)
 {
-    CPU_TAKES(d->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_delta_check(d));
-    const dt_delta_args a = {.q = q, .k = k, .v = v, .g = g, .beta = beta, .out = out, .state = state};
+    const dt_delta *d = &x->d;
+    const dt_delta_args a = {
+        .q = x->q, .k = x->k, .v = x->v, .g = x->g, .beta = x->beta, .out = x->out, .state = x->state};
     const int64_t each = cpu->k->delta_scratch(d, false);
-    EACH_HEAD(cpu, d, cpu->k->delta_forward(d, &a, seq, head, scratch + omp_get_thread_num() * each))
+    EACH_HEAD(cpu, d, cpu->k->delta_forward(d, &a, seq, head, x->scratch + omp_get_thread_num() * each))
     return DT_OK;
 }
 
-dt_err cpu_delta_step(dt_device *dev, const dt_delta *d, const void *q, const void *k, const void *v, const float *g,
-                      const float *beta, void *out, float *state, dt_stream *stream)
+CPU_OP(delta_step)
 {
-    CPU_TAKES(d->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_delta_check(d));
-    DT_CHECK(state || d->n_tok == 0, DT_ERR_ARG, "internal: delta_step: state is NULL");
-    const dt_delta_args a = {.q = q, .k = k, .v = v, .g = g, .beta = beta, .out = out, .state = state};
+    const dt_delta *d = &x->d;
+    DT_EXPECT(x->state || d->n_tok == 0);
+    const dt_delta_args a = {
+        .q = x->q, .k = x->k, .v = x->v, .g = x->g, .beta = x->beta, .out = x->out, .state = x->state};
     EACH_HEAD(cpu, d, cpu->k->delta_step(d, &a, seq, head))
     return DT_OK;
 }
 
-dt_err cpu_delta_backward(dt_device *dev, const dt_delta *d, const void *q, const void *k, const void *v,
-                          const float *g, const float *beta, const void *dout, void *dq, void *dk, void *dv, float *dg,
-                          float *dbeta, float *scratch, dt_stream *stream)
+CPU_OP(delta_backward)
 {
-    CPU_TAKES(d->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_delta_check(d));
+    const dt_delta *d = &x->d;
     const int64_t each = cpu->k->delta_scratch(d, true), heads_elems = (int64_t)d->n_tok * d->n_v_heads * d->k_dim;
-    const dt_delta_backward_args args = {*d, q, k, v, g, beta, dout, dq, dk, dv, dg, dbeta, scratch};
-    const dt_delta_args a = {.q = q,
-                             .k = k,
-                             .v = v,
-                             .g = g,
-                             .beta = beta,
-                             .dout = dout,
-                             .dv = dv,
-                             .dg = dg,
-                             .dbeta = dbeta,
-                             .dq_heads = scratch,
-                             .dk_heads = scratch + heads_elems};
-    float *of_threads = scratch + 2 * heads_elems;
+    const dt_delta_args a = {.q = x->q,
+                             .k = x->k,
+                             .v = x->v,
+                             .g = x->g,
+                             .beta = x->beta,
+                             .dout = x->dout,
+                             .dv = x->dv,
+                             .dg = x->dg,
+                             .dbeta = x->dbeta,
+                             .dq_heads = x->scratch,
+                             .dk_heads = x->scratch + heads_elems};
+    float *of_threads = x->scratch + 2 * heads_elems;
     EACH_HEAD(cpu, d, cpu->k->delta_backward(d, &a, seq, head, of_threads + omp_get_thread_num() * each))
     CPU_PARALLEL_FOR (cpu, i, (int64_t)d->n_tok * d->n_k_heads) {
-        cpu->k->delta_qk_backward(&args, &a, i / d->n_k_heads, (int)(i % d->n_k_heads));
+        cpu->k->delta_qk_backward(x, &a, i / d->n_k_heads, (int)(i % d->n_k_heads));
     }
     return DT_OK;
 }
@@ -170,98 +152,61 @@ dt_err cpu_delta_backward(dt_device *dev, const dt_delta *d, const void *q, cons
 
 enum { GATE_ROWS = 256 };
 
-dt_err cpu_delta_gates_forward(dt_device *dev, const dt_delta_gates *d, const void *a, const void *b, const void *a_log,
-                               const void *dt_bias, float *g, float *beta, dt_stream *stream)
+CPU_OP(delta_gates_forward)
 {
-    CPU_TAKES(d->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_delta_gates_check(d));
-    const dt_delta_gates_forward_args args = {*d, a, b, a_log, dt_bias, g, beta};
+    const dt_delta_gates *d = &x->d;
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(d->n_rows, GATE_ROWS)) {
-        cpu->k->delta_gates_forward(&args, turn * GATE_ROWS, dt_min_i64(GATE_ROWS, d->n_rows - turn * GATE_ROWS));
+        cpu->k->delta_gates_forward(x, turn * GATE_ROWS, dt_min_i64(GATE_ROWS, d->n_rows - turn * GATE_ROWS));
     }
     return DT_OK;
 }
 
-/* One of the two halves of each row of partial sums. */
-static void add_gate_sums(const cpu_state *cpu, const float *sums, void *grad, dt_dtype gt, bool accumulate,
-                          int64_t width)
+CPU_OP(delta_gates_backward)
 {
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(width, DT_CPU_COLS)) {
-        float sum[DT_CPU_COLS];
-        const int64_t col = turn * DT_CPU_COLS, n = dt_min_i64(DT_CPU_COLS, width - col);
-        cpu->k->column_sums(sums + col, DT_F32, CPU_SUM_BLOCKS, 2 * width, n, sum);
-        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(grad, gt, col), gt, accumulate, n}, 0, n);
-    }
-}
-
-dt_err cpu_delta_gates_backward(dt_device *dev, const dt_delta_gates *d, const void *a, const float *g,
-                                const float *beta, const void *a_log, const void *dt_bias, const float *dg,
-                                const float *dbeta, void *da, void *db, void *da_log, void *ddt_bias, dt_dtype gt,
-                                bool accumulate, float *scratch, dt_stream *stream)
-{
-    CPU_TAKES(d->dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_delta_gates_check(d));
-    const dt_delta_gates_backward_args args = {*d, a,  g,      beta,     a_log, dt_bias,    dg,     dbeta,
-                                               da, db, da_log, ddt_bias, gt,    accumulate, scratch};
+    const dt_delta_gates *d = &x->d;
     /* a block's sums of both weights are one row */
     CPU_PARALLEL_FOR (cpu, block, CPU_SUM_BLOCKS) {
-        float *sums = scratch + 2 * block * d->width;
+        float *sums = x->scratch + 2 * block * d->width;
         const int64_t first = d->n_rows * block / CPU_SUM_BLOCKS;
         memset(sums, 0, 2 * (size_t)d->width * sizeof *sums);
-        cpu->k->delta_gates_backward(&args, first, d->n_rows * (block + 1) / CPU_SUM_BLOCKS - first, sums);
+        cpu->k->delta_gates_backward(x, first, d->n_rows * (block + 1) / CPU_SUM_BLOCKS - first, sums);
     }
-    if (da_log) add_gate_sums(cpu, scratch, da_log, gt, accumulate, d->width);
-    if (ddt_bias) add_gate_sums(cpu, scratch + d->width, ddt_bias, gt, accumulate, d->width);
+    if (x->da_log) cpu_add_blocks(cpu, x->scratch, 2 * d->width, x->da_log, x->gt, x->accumulate, d->width);
+    if (x->ddt_bias)
+        cpu_add_blocks(cpu, x->scratch + d->width, 2 * d->width, x->ddt_bias, x->gt, x->accumulate, d->width);
     return DT_OK;
 }
 
-static int64_t block_at(int64_t r, int64_t n_blocks, int64_t ld, int64_t distance)
+CPU_OP(norm_gate_forward)
 {
-    return r / n_blocks * ld + r % n_blocks * distance;
-}
-
-/* Rows of a dt_rmsnorm, as blocks of groups. */
-dt_err cpu_norm_gate_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, const void *z,
-                             int64_t z_group_ld, void *y, float *rstd, dt_stream *stream)
-{
-    CPU_TAKES(n->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_norm_gate_check(n, z_group_ld));
+    const dt_rmsnorm *n = &x->n;
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n->n_rows, GATE_ROWS)) {
         for (int64_t r = turn * GATE_ROWS, end = dt_min_i64(r + GATE_ROWS, n->n_rows); r < end; r++) {
-            const float rs =
-                cpu->k->norm_gate_forward(n, cpu_at(x, n->dt, block_at(r, n->group, n->group_ld, n->width)), weight,
-                                          cpu_at(z, n->dt, block_at(r, n->group, z_group_ld, n->width)),
-                                          cpu_at_w(y, n->dt, block_at(r, n->group, n->y_group_ld, n->width)));
-            if (rstd) rstd[r] = rs;
+            const float rs = cpu->k->norm_gate_forward(
+                n, cpu_at(x->x, n->dt, cpu_row_at(r, n->group, n->group_ld, n->width)), x->weight,
+                cpu_at(x->z, n->dt, cpu_row_at(r, n->group, x->z_group_ld, n->width)),
+                cpu_at_w(x->y, n->dt, cpu_row_at(r, n->group, n->y_group_ld, n->width)));
+            if (x->rstd) x->rstd[r] = rs;
         }
     }
     return DT_OK;
 }
 
-dt_err cpu_norm_gate_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, const void *z,
-                              int64_t z_group_ld, const float *rstd, const void *dy, void *dx, void *dz, void *dweight,
-                              dt_dtype gt, bool accumulate, float *scratch, dt_stream *stream)
+CPU_OP(norm_gate_backward)
 {
-    CPU_TAKES(n->dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_norm_gate_check(n, z_group_ld));
+    const dt_rmsnorm *n = &x->n;
     CPU_PARALLEL_FOR (cpu, block, CPU_SUM_BLOCKS) {
-        float *sum = scratch + block * n->width;
+        float *sum = x->scratch + block * n->width;
         memset(sum, 0, (size_t)n->width * sizeof *sum);
         for (int64_t r = n->n_rows * block / CPU_SUM_BLOCKS; r < n->n_rows * (block + 1) / CPU_SUM_BLOCKS; r++) {
-            const int64_t at = block_at(r, n->group, n->group_ld, n->width),
-                          at_z = block_at(r, n->group, z_group_ld, n->width);
-            cpu->k->norm_gate_backward(n, cpu_at(x, n->dt, at), weight, cpu_at(z, n->dt, at_z), rstd[r],
-                                       cpu_at(dy, n->dt, block_at(r, n->group, n->y_group_ld, n->width)),
-                                       cpu_at_w(dx, n->dt, at), cpu_at_w(dz, n->dt, at_z), sum);
+            const int64_t at = cpu_row_at(r, n->group, n->group_ld, n->width),
+                          at_z = cpu_row_at(r, n->group, x->z_group_ld, n->width);
+            cpu->k->norm_gate_backward(n, cpu_at(x->x, n->dt, at), x->weight, cpu_at(x->z, n->dt, at_z), x->rstd[r],
+                                       cpu_at(x->dy, n->dt, cpu_row_at(r, n->group, n->y_group_ld, n->width)),
+                                       cpu_at_w(x->dx, n->dt, at), cpu_at_w(x->dz, n->dt, at_z), sum);
         }
     }
-    if (dweight) cpu_add_blocks(cpu, scratch, dweight, gt, accumulate, n->width);
+    if (x->dweight) cpu_add_blocks(cpu, x->scratch, n->width, x->dweight, x->gt, x->accumulate, n->width);
     return DT_OK;
 }
 
@@ -271,39 +216,32 @@ dt_err cpu_norm_gate_backward(dt_device *dev, const dt_rmsnorm *n, const void *x
     const int64_t n_blocks_ = (b)->n_rows * (b)->n_blocks;                                                             \
     CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n_blocks_, GATE_ROWS))                                                  \
         for (int64_t i_ = turn_ * GATE_ROWS, end_ = dt_min_i64(i_ + GATE_ROWS, n_blocks_), at_x, at_y;                 \
-             i_ < end_ && (at_x = block_at(i_, (b)->n_blocks, (b)->x_ld, (b)->x_block),                                \
-                          at_y = block_at(i_, (b)->n_blocks, (b)->y_ld, (b)->y_block), true);                          \
+             i_ < end_ && (at_x = cpu_row_at(i_, (b)->n_blocks, (b)->x_ld, (b)->x_block),                              \
+                          at_y = cpu_row_at(i_, (b)->n_blocks, (b)->y_ld, (b)->y_block), true);                        \
              i_++)
 
-dt_err cpu_copy_blocks(dt_device *dev, const dt_blocks *b, const void *x, void *y, dt_stream *stream)
+CPU_OP(copy_blocks)
 {
-    CPU_TAKES(b->dt);
-    DT_TRY(dt_blocks_check(b));
-    EACH_BLOCK_OF(cpu_of(dev), b, at_x, at_y)
-    memcpy(cpu_at_w(y, b->dt, at_y), cpu_at(x, b->dt, at_x), (size_t)b->width * dt_dtype_size(b->dt));
+    const dt_blocks *b = &x->b;
+    EACH_BLOCK_OF(cpu, b, at_x, at_y)
+    memcpy(cpu_at_w(x->y, b->dt, at_y), cpu_at(x->x, b->dt, at_x), (size_t)b->width * dt_dtype_size(b->dt));
     return DT_OK;
 }
 
-dt_err cpu_sigmoid_gate_forward(dt_device *dev, const dt_blocks *b, const void *x, const void *gate, void *out,
-                                dt_stream *stream)
+CPU_OP(sigmoid_gate_forward)
 {
-    CPU_TAKES(b->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_blocks_check(b));
+    const dt_blocks *b = &x->b;
     EACH_BLOCK_OF(cpu, b, at_x, at_y)
-    cpu->k->sigmoid_gate_forward(cpu_at(x, b->dt, at_x), cpu_at(gate, b->dt, at_y), cpu_at_w(out, b->dt, at_x),
+    cpu->k->sigmoid_gate_forward(cpu_at(x->x, b->dt, at_x), cpu_at(x->gate, b->dt, at_y), cpu_at_w(x->out, b->dt, at_x),
                                  b->width, b->dt);
     return DT_OK;
 }
 
-dt_err cpu_sigmoid_gate_backward(dt_device *dev, const dt_blocks *b, const void *x, const void *gate, const void *dout,
-                                 void *dx, void *dgate, dt_stream *stream)
+CPU_OP(sigmoid_gate_backward)
 {
-    CPU_TAKES(b->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_blocks_check(b));
+    const dt_blocks *b = &x->b;
     EACH_BLOCK_OF(cpu, b, at_x, at_y)
-    cpu->k->sigmoid_gate_backward(cpu_at(x, b->dt, at_x), cpu_at(gate, b->dt, at_y), cpu_at(dout, b->dt, at_x),
-                                  cpu_at_w(dx, b->dt, at_x), cpu_at_w(dgate, b->dt, at_y), b->width, b->dt);
+    cpu->k->sigmoid_gate_backward(cpu_at(x->x, b->dt, at_x), cpu_at(x->gate, b->dt, at_y), cpu_at(x->dout, b->dt, at_x),
+                                  cpu_at_w(x->dx, b->dt, at_x), cpu_at_w(x->dgate, b->dt, at_y), b->width, b->dt);
     return DT_OK;
 }

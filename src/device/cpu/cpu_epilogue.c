@@ -37,28 +37,18 @@ static void row_sums(const cpu_state *cpu, const dt_matmul *mm, const void *x, i
     }
 }
 
-static dt_err column_sums(dt_device *dev, const dt_matmul *mm, const void *x, dt_dtype dt, int64_t n_rows, int64_t n,
-                          int64_t ld)
+static void column_sums(const cpu_state *cpu, const dt_matmul *mm, const void *x, dt_dtype dt, int64_t n_rows,
+                        int64_t n, int64_t ld)
 {
-    return cpu_bias_backward(dev, x, n_rows, n, ld, dt, mm->sums, mm->sums_dtype, mm->accumulate_sums, NULL);
+    cpu_column_sums(cpu, x, dt, n_rows, n, ld, mm->sums, mm->sums_dtype, mm->accumulate_sums);
 }
 
-dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c)
+void cpu_epilogue_sums(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, const void *c)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    switch (mm->sums_of) {
-    case DT_SUMS_NONE:
-        break;
-    case DT_SUMS_OF_A:
-        if (mm->trans_a) return column_sums(dev, mm, a, mm->dt, mm->k, mm->m, mm->lda);
-        row_sums(cpu, mm, a, mm->m, mm->k, mm->lda);
-        break;
-    case DT_SUMS_OF_B:
-        if (!mm->trans_b) return column_sums(dev, mm, b, mm->dt, mm->k, mm->n, mm->ldb);
-        row_sums(cpu, mm, b, mm->n, mm->k, mm->ldb);
-        break;
-    case DT_SUMS_OF_C:
-        return column_sums(dev, mm, c, mm->c_dtype, mm->m, mm->n, mm->ldc);
-    }
-    return DT_OK;
+    const bool of_a = mm->sums_of == DT_SUMS_OF_A, of_b = mm->sums_of == DT_SUMS_OF_B;
+    if (of_a && mm->trans_a) column_sums(cpu, mm, a, mm->dt, mm->k, mm->m, mm->lda);
+    if (of_a && !mm->trans_a) row_sums(cpu, mm, a, mm->m, mm->k, mm->lda);
+    if (of_b && !mm->trans_b) column_sums(cpu, mm, b, mm->dt, mm->k, mm->n, mm->ldb);
+    if (of_b && mm->trans_b) row_sums(cpu, mm, b, mm->n, mm->k, mm->ldb);
+    if (mm->sums_of == DT_SUMS_OF_C) column_sums(cpu, mm, c, mm->c_dtype, mm->m, mm->n, mm->ldc);
 }

@@ -66,7 +66,7 @@ static void choices(const dt_routing *r, const float *p, float *c)
         if (!used[e / size]) c[e] = -INFINITY;
 }
 
-/* Against a sum of 0 of sigmoids; lost in any other sum. */
+/* Prevents a division by 0 if all sigmoids are 0. Rounding removes it from any other sum. */
 static const float TINY = 1e-20f;
 
 static void route_row(const dt_routing *r, float *z, int32_t *expert, float *weight, float *lse)
@@ -80,13 +80,12 @@ static void route_row(const dt_routing *r, float *z, int32_t *expert, float *wei
         weight[j] = invalid ? NAN : dt_routing_scale(r) * (r->normalise ? weight[j] / sum : weight[j]);
 }
 
-dt_err cpu_route(dt_device *dev, const dt_routing *r, float *prob, int32_t *expert, float *weight, float *lse,
-                 dt_stream *stream)
+CPU_OP(route)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_routing_check(r));
+    const dt_routing *r = &x->r;
     CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
-        route_row(r, prob + t * r->n_experts, expert + t * r->k, weight + t * r->k, lse ? lse + 2 * t : NULL);
+        route_row(r, x->prob + t * r->n_experts, x->expert + t * r->k, x->weight + t * r->k,
+                  x->lse ? x->lse + 2 * t : NULL);
     }
     return DT_OK;
 }
@@ -108,40 +107,35 @@ static void route_row_backward(const dt_routing *r, const float *prob, const int
     for (int32_t e = 0; dl != 0 && e < r->n_experts; e++) dz[e] += dl * (r->sigmoid ? expf(prob[e] - l) : p[e]);
 }
 
-dt_err cpu_route_backward(dt_device *dev, const dt_routing *r, const float *prob, const int32_t *expert,
-                          const float *dweight, const float *dprob, const float *lse, const float *dsquare,
-                          void *dlogits, dt_dtype dt, dt_stream *stream)
+CPU_OP(route_backward)
 {
-    const cpu_state *cpu = cpu_of(dev);
+    const dt_routing *r = &x->r;
     const int32_t E = r->n_experts;
-    CPU_TAKES(dt);
-    DT_TRY(dt_routing_check(r));
     CPU_PARALLEL_FOR (cpu, t, r->n_tok) {
         float dz[DT_MAX_EXPERTS];
-        const float l = dsquare ? lse[2 * t] : 0, dl = dsquare ? 2 * l * *dsquare : 0;
-        route_row_backward(r, prob + t * E, expert + t * r->k, dweight + t * r->k, dprob, l, dl, dz);
-        cpu->k->convert(&(dt_convert_args){dz, DT_F32, cpu_at_w(dlogits, dt, t * E), dt, E}, 0, E);
+        const float l = x->dsquare ? x->lse[2 * t] : 0, dl = x->dsquare ? 2 * l * *x->dsquare : 0;
+        route_row_backward(r, x->prob + t * E, x->expert + t * r->k, x->dweight + t * r->k, x->dprob, l, dl, dz);
+        cpu->k->convert(&(dt_convert_args){dz, DT_F32, cpu_at_w(x->dlogits, x->dt, t * E), x->dt, E}, 0, E);
     }
     return DT_OK;
 }
 
-dt_err cpu_order_experts(dt_device *dev, const dt_routing *r, const int32_t *expert, int32_t *start, int32_t *row,
-                         int32_t *assignment, int32_t *token, float *load, dt_stream *stream)
+CPU_OP(order_experts)
 {
+    const dt_routing *r = &x->r;
     const int64_t n = r->n_tok * r->k;
-    DT_TRY(dt_routing_check(r));
-    memset(start, 0, ((size_t)r->n_experts + 1) * sizeof *start);
-    for (int64_t i = 0; i < n; i++) start[expert[i] + 1]++;
-    for (int32_t e = 0; e < r->n_experts; e++) start[e + 1] += start[e];
+    memset(x->start, 0, ((size_t)r->n_experts + 1) * sizeof *x->start);
+    for (int64_t i = 0; i < n; i++) x->start[x->expert[i] + 1]++;
+    for (int32_t e = 0; e < r->n_experts; e++) x->start[e + 1] += x->start[e];
     for (int64_t i = 0; i < n; i++) {
-        const int32_t at = start[expert[i]]++;
-        row[i] = at;
-        assignment[at] = (int32_t)i;
-        token[at] = (int32_t)(i / r->k);
+        const int32_t at = x->start[x->expert[i]]++;
+        x->row[i] = at;
+        x->assignment[at] = (int32_t)i;
+        x->token[at] = (int32_t)(i / r->k);
     }
-    for (int32_t e = r->n_experts; e > 0; e--) start[e] = start[e - 1];
-    start[0] = 0;
-    for (int32_t e = 0; load && e < r->n_experts; e++) load[e] += (float)(start[e + 1] - start[e]);
+    for (int32_t e = r->n_experts; e > 0; e--) x->start[e] = x->start[e - 1];
+    x->start[0] = 0;
+    for (int32_t e = 0; x->load && e < r->n_experts; e++) x->load[e] += (float)(x->start[e + 1] - x->start[e]);
     return DT_OK;
 }
 
@@ -162,14 +156,10 @@ static void combine(const cpu_state *cpu, const dt_combine_rows_args *x, int64_t
     cpu->k->convert(&(dt_convert_args){sum, DT_F32, cpu_at_w(x->out, x->dt, at), x->dt, n}, 0, n);
 }
 
-dt_err cpu_combine_rows(dt_device *dev, const void *y, const int32_t *row, const float *weight, const void *addend,
-                        void *out, int64_t n_tok, int64_t k, int64_t width, dt_dtype dt, dt_stream *stream)
+CPU_OP(combine_rows)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    const dt_combine_rows_args args = {y, row, weight, addend, out, n_tok, k, width, dt};
-    CPU_TAKES(dt);
-    CPU_PARALLEL_FOR (cpu, t, n_tok) {
-        for (int64_t c = 0; c < width; c += COLUMNS) combine(cpu, &args, t, c, dt_min_i64(COLUMNS, width - c));
+    CPU_PARALLEL_FOR (cpu, t, x->n_tok) {
+        for (int64_t c = 0; c < x->width; c += COLUMNS) combine(cpu, x, t, c, dt_min_i64(COLUMNS, x->width - c));
     }
     return DT_OK;
 }
@@ -252,36 +242,26 @@ static void add_bias_weights(const cpu_state *cpu, const dt_group_bias_backward_
     }
 }
 
-dt_err cpu_group_bias_backward(dt_device *dev, const void *dy, const int32_t *start, const int32_t *assignment,
-                               const float *weight, const void *bias, float *dweight, void *dbias, dt_dtype gt,
-                               bool accumulate, int64_t n_rows, int64_t n_groups, int64_t width, dt_dtype dt,
-                               dt_stream *stream)
+CPU_OP(group_bias_backward)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    const dt_group_bias_backward_args args = {dy, start,      assignment, weight,   bias,  dweight, dbias,
-                                              gt, accumulate, n_rows,     n_groups, width, dt};
-    const int64_t across = cpu_n_chunks(width, COLUMNS);
-    CPU_TAKES(dt);
-    CPU_TAKES(gt);
-    if (weight) add_bias_weights(cpu, &args);
-    CPU_PARALLEL_FOR (cpu, i, dbias ? n_groups * across : 0) {
+    const int64_t across = cpu_n_chunks(x->width, COLUMNS);
+    if (x->weight) add_bias_weights(cpu, x);
+    CPU_PARALLEL_FOR (cpu, i, x->dbias ? x->n_groups * across : 0) {
         float sum[COLUMNS];
-        const int64_t g = i / across, first = i % across * COLUMNS, n = dt_min_i64(COLUMNS, width - first);
-        void *to = cpu_at_w(dbias, gt, g * width + first);
-        sum_group(cpu, &args, start[g], start[g + 1], first, n, sum);
-        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, to, gt, accumulate, n}, 0, n);
+        const int64_t g = i / across, first = i % across * COLUMNS, n = dt_min_i64(COLUMNS, x->width - first);
+        void *to = cpu_at_w(x->dbias, x->gt, g * x->width + first);
+        sum_group(cpu, x, x->start[g], x->start[g + 1], first, n, sum);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, to, x->gt, x->accumulate, n}, 0, n);
     }
     return DT_OK;
 }
 
-dt_err cpu_weigh_rows(dt_device *dev, void *x, void *dy, const int32_t *assignment, const float *weight, float *dweight,
-                      int64_t n_rows, int64_t width, dt_dtype dt, dt_stream *stream)
+CPU_OP(weigh_rows)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(dt);
-    CPU_PARALLEL_FOR (cpu, r, n_rows) {
-        const int32_t i = assignment[r];
-        dweight[i] = weigh_row(cpu, weight[i], cpu_at_w(x, dt, r * width), cpu_at_w(dy, dt, r * width), width, dt);
+    CPU_PARALLEL_FOR (cpu, r, x->n_rows) {
+        const int32_t i = x->assignment[r];
+        x->dweight[i] = weigh_row(cpu, x->weight[i], cpu_at_w(x->x, x->dt, r * x->width),
+                                  cpu_at_w(x->dy, x->dt, r * x->width), x->width, x->dt);
     }
     return DT_OK;
 }

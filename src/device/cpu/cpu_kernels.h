@@ -8,6 +8,13 @@
 #include "dtrain/device/block8.h"
 #include "dtrain/device/device.h"
 
+/** The address of element i of an array of any type. */
+static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
+{
+    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
+}
+static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
+
 /** Columns summed at once by column_sums. */
 #define DT_CPU_COLS 64
 

@@ -1,7 +1,6 @@
 /* cpu_layers.c - the operations of a layer except matmuls and attention: divides rows among threads and calls
  * kernels. */
 #include "cpu.h"
-#include <inttypes.h>
 #include <string.h>
 
 /* ---- elements and rows ------------------------------------------------------------------------------------------- */
@@ -9,12 +8,16 @@
 /* Rows per loop turn: about one chunk of elements. */
 static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_CHUNK / (width > 0 ? width : 1); }
 
-/* Check the arguments, and divide the elements or rows among threads. */
+/* The entries of the table: each checks its arguments, and divides elements or rows among threads, or calls
+ * cpu_run_<op>. */
 #define TAKES_IN(type, name)
 #define TAKES_OUT(type, name)
 #define TAKES_INOUT(type, name)
 #define TAKES_DESC(type, name)
-#define TAKES_VAL(type, name) CPU_TAKES(_Generic(name, dt_dtype : name, default : DT_F32));
+#define FLOATS_ONLY(t)                                                                                                 \
+    DT_CHECK(dt_is_float(t), DT_ERR_ARG, "internal: %s: expected fp32, bf16 or fp16, found %s", __func__,              \
+             dt_dtype_name(t))
+#define TAKES_VAL(type, name) FLOATS_ONLY(_Generic(name, dt_dtype : name, default : DT_F32));
 #define TAKES_CHECK(call) DT_TRY(call);
 #define IN_TURNS(op, n_all, n_turn, ...)                                                                               \
     dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__)                                                                          \
@@ -30,6 +33,17 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
     }
 #define DT_OP_ELEMENTS(op, ...) IN_TURNS(op, n, CPU_CHUNK, __VA_ARGS__)
 #define DT_OP_ROWS(op, ...) IN_TURNS(op, n_rows, rows_a_turn(width), __VA_ARGS__)
+#define DT_OP(op, ...)                                                                                                 \
+    dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__)                                                                          \
+    {                                                                                                                  \
+        DT_EACH(TAKES_, __VA_ARGS__)                                                                                   \
+        return cpu_run_##op(cpu_of(dev), &(dt_##op##_args){DT_EACH(DT_TAKE_, __VA_ARGS__)});                           \
+    }
+#define DT_OP_ANY(op, ...)                                                                                             \
+    dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__)                                                                          \
+    {                                                                                                                  \
+        return cpu_run_##op(cpu_of(dev), &(dt_##op##_args){DT_EACH(DT_TAKE_, __VA_ARGS__)});                           \
+    }
 #include "dtrain/device/op_list.h"
 
 /* ---- rows by index, sums of columns ------------------------------------------------------------------------------ */
@@ -39,64 +53,62 @@ static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_
     CPU_PARALLEL_FOR (cpu, turn_, cpu_n_chunks(n_rows, step_))                                                         \
         for (int64_t r = turn_ * step_, last_ = dt_min_i64(r + step_, n_rows); r < last_; r++)
 
-dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                       dt_dtype dt, dt_stream *stream)
+CPU_OP(gather_rows)
 {
-    const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu_of(dev), n_rows, width, r)
+    const size_t nbytes = (size_t)x->width * dt_dtype_size(x->dt);
+    ROWS_OF(cpu, x->n_rows, x->width, r)
     {
-        void *row = cpu_at_w(dst, dt, width * r);
-        if (index[r] >= 0)
-            memcpy(row, cpu_at(src, dt, width * index[r]), nbytes);
+        void *row = cpu_at_w(x->dst, x->dt, x->width * r);
+        if (x->index[r] >= 0)
+            memcpy(row, cpu_at(x->src, x->dt, x->width * x->index[r]), nbytes);
         else
             memset(row, 0, nbytes);
     }
     return DT_OK;
 }
 
-dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                        dt_dtype dt, dt_stream *stream)
+CPU_OP(scatter_rows)
 {
-    const size_t nbytes = (size_t)width * dt_dtype_size(dt);
-    ROWS_OF(cpu_of(dev), n_rows, width, r)
+    const size_t nbytes = (size_t)x->width * dt_dtype_size(x->dt);
+    ROWS_OF(cpu, x->n_rows, x->width, r)
     {
-        if (index[r] >= 0) memcpy(cpu_at_w(dst, dt, width * index[r]), cpu_at(src, dt, width * r), nbytes);
+        if (x->index[r] >= 0)
+            memcpy(cpu_at_w(x->dst, x->dt, x->width * x->index[r]), cpu_at(x->src, x->dt, x->width * r), nbytes);
     }
     return DT_OK;
 }
 
-dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                         dt_dtype gt, bool accumulate, dt_stream *stream)
+void cpu_column_sums(const cpu_state *cpu, const void *x, dt_dtype dt, int64_t m, int64_t n, int64_t ld, void *sums,
+                     dt_dtype gt, bool accumulate)
 {
-    CPU_TAKES(dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_CHECK(ld >= n || m <= 1, DT_ERR_ARG,
-             "internal: bias_backward: row stride %" PRId64 " is less than %" PRId64 " columns", ld, n);
     CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, DT_CPU_COLS)) {
         float sum[DT_CPU_COLS];
         const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, n - first);
-        cpu->k->column_sums(cpu_at(dy, dt, first), dt, m, ld, len, sum);
-        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(dbias, gt, first), gt, accumulate, len}, 0, len);
+        cpu->k->column_sums(cpu_at(x, dt, first), dt, m, ld, len, sum);
+        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(sums, gt, first), gt, accumulate, len}, 0, len);
     }
+}
+
+CPU_OP(bias_backward)
+{
+    DT_EXPECT(x->ld >= x->n || x->m <= 1);
+    cpu_column_sums(cpu, x->dy, x->dt, x->m, x->n, x->ld, x->dbias, x->gt, x->accumulate);
     return DT_OK;
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
-dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
-                             void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream)
+CPU_OP(embedding_forward)
 {
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    ROWS_OF(cpu, n_tok, width, t)
+    ROWS_OF(cpu, x->n_tok, x->width, t)
     {
-        const void *word = cpu_at(wte, dt, width * token[t]);
-        void *row = cpu_at_w(out, dt, width * t);
-        if (wpe) {
-            cpu->k->add(&(dt_add_args){word, cpu_at(wpe, dt, width * pos[t]), row, dt, width}, 0, width);
+        const void *word = cpu_at(x->wte, x->dt, x->width * x->token[t]);
+        void *row = cpu_at_w(x->out, x->dt, x->width * t);
+        if (x->wpe) {
+            cpu->k->add(&(dt_add_args){word, cpu_at(x->wpe, x->dt, x->width * x->pos[t]), row, x->dt, x->width}, 0,
+                        x->width);
         } else {
-            memcpy(row, word, (size_t)width * dt_dtype_size(dt));
+            memcpy(row, word, (size_t)x->width * dt_dtype_size(x->dt));
         }
     }
     return DT_OK;
@@ -116,127 +128,85 @@ static void embedding_group(const cpu_state *cpu, const void *dout, const int32_
     cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(row_grad, gt, col), gt, true, n_cols}, 0, n_cols);
 }
 
-dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
-                              void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
-                              dt_stream *stream)
+CPU_OP(embedding_backward)
 {
-    CPU_TAKES(dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    const int64_t n_stripes = cpu_n_chunks(width, EMBED_COLS);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n_tok, EMBED_PLACES) * n_stripes) {
-        const int64_t first = turn / n_stripes * EMBED_PLACES, last = dt_min_i64(first + EMBED_PLACES, n_tok);
-        const int64_t col = turn % n_stripes * EMBED_COLS, n_cols = dt_min_i64(EMBED_COLS, width - col);
+    const int64_t n_stripes = cpu_n_chunks(x->width, EMBED_COLS);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(x->n_tok, EMBED_PLACES) * n_stripes) {
+        const int64_t first = turn / n_stripes * EMBED_PLACES, last = dt_min_i64(first + EMBED_PLACES, x->n_tok);
+        const int64_t col = turn % n_stripes * EMBED_COLS, n_cols = dt_min_i64(EMBED_COLS, x->width - col);
         for (int64_t i = first; i < last; i++) {
-            const int32_t row = id[order[i]];
-            if (i > 0 && id[order[i - 1]] == row) continue;
+            const int32_t row = x->id[x->order[i]];
+            if (i > 0 && x->id[x->order[i - 1]] == row) continue;
             int64_t n = 1;
-            while (i + n < n_tok && id[order[i + n]] == row) n++;
-            embedding_group(cpu, dout, order + i, n, cpu_at_w(table_grad, gt, width * row), width, col, n_cols, dt, gt);
+            while (i + n < x->n_tok && x->id[x->order[i + n]] == row) n++;
+            embedding_group(cpu, x->dout, x->order + i, n, cpu_at_w(x->table_grad, x->gt, x->width * row), x->width,
+                            col, n_cols, x->dt, x->gt);
         }
     }
     return DT_OK;
 }
 
-/* ---- norms -------------------------------------------------------------------------------------------------------
- * Backward sums a weight's gradient over rows in NORM_BLOCKS blocks, and then adds the blocks in order. The number of
- * blocks does not depend on the number of threads. */
-enum { NORM_BLOCKS = CPU_SUM_BLOCKS };
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * NORM_BLOCKS * width; }
+int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * CPU_SUM_BLOCKS * width; }
 
-/* Offset of row r if groups of rows have the stride group_ld: heads within the q, k, v of a token. */
-static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld)
+CPU_OP(magnitude_factors)
 {
-    return r / group * group_ld + r % group * width;
-}
-
-/* grad [width] (+)= the NORM_BLOCKS partial sums, added in order. */
-void cpu_add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt_dtype gt, bool accumulate, int64_t width)
-{
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(width, DT_CPU_COLS)) {
-        float sum[DT_CPU_COLS];
-        const int64_t first = turn * DT_CPU_COLS, len = dt_min_i64(DT_CPU_COLS, width - first);
-        cpu->k->column_sums(blocks + first, DT_F32, NORM_BLOCKS, width, len, sum);
-        cpu->k->add_into(&(dt_add_into_args){sum, DT_F32, cpu_at_w(grad, gt, first), gt, accumulate, len}, 0, len);
-    }
-}
-
-dt_err cpu_magnitude_factors(dt_device *dev, const dt_row_lengths *d, const void *w, const void *a, const void *b,
-                             const void *magnitude, void *factor, void *inverse, dt_dtype out_dt, dt_stream *stream)
-{
-    CPU_TAKES(d->dt);
-    CPU_TAKES(out_dt);
-    const cpu_state *cpu = cpu_of(dev);
-    const dt_magnitude_factors_args args = {*d, w, a, b, magnitude, factor, inverse, out_dt};
-    DT_TRY(dt_row_lengths_check(d));
+    const dt_row_lengths *d = &x->d;
     CPU_PARALLEL_FOR (cpu, j, d->n_out) {
-        const float found = cpu->k->row_length(&args, j), length = found > 0 ? found : 1;
-        dt_set_element(factor, out_dt, j, dt_element(magnitude, d->dt, j) / length);
-        dt_set_element(inverse, out_dt, j, 1 / length);
+        const float found = cpu->k->row_length(x, j), length = found > 0 ? found : 1;
+        dt_set_element(x->factor, x->out_dt, j, dt_element(x->magnitude, d->dt, j) / length);
+        dt_set_element(x->inverse, x->out_dt, j, 1 / length);
     }
     return DT_OK;
 }
 
-dt_err cpu_rmsnorm_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y, float *rstd,
-                           dt_stream *stream)
+CPU_OP(rmsnorm_forward)
 {
-    CPU_TAKES(n->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_rmsnorm_check(n));
+    const dt_rmsnorm *n = &x->n;
     ROWS_OF(cpu, n->n_rows, n->width, r)
     {
         const float rs =
-            cpu->k->rmsnorm_forward(n, cpu_at(x, n->dt, row_at(r, n->width, n->group, n->group_ld)), weight,
-                                    cpu_at_w(y, n->dt, row_at(r, n->width, n->group, n->y_group_ld)));
-        if (rstd) rstd[r] = rs;
+            cpu->k->rmsnorm_forward(n, cpu_at(x->x, n->dt, cpu_row_at(r, n->group, n->group_ld, n->width)), x->weight,
+                                    cpu_at_w(x->y, n->dt, cpu_row_at(r, n->group, n->y_group_ld, n->width)));
+        if (x->rstd) x->rstd[r] = rs;
     }
     return DT_OK;
 }
 
-dt_err cpu_rmsnorm_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, const float *rstd,
-                            const void *dy, void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate,
-                            float *scratch, dt_stream *stream)
+CPU_OP(rmsnorm_backward)
 {
-    CPU_TAKES(gt);
-    CPU_TAKES(n->dt);
-    const cpu_state *cpu = cpu_of(dev);
+    const dt_rmsnorm *n = &x->n;
     const int64_t n_rows = n->n_rows, width = n->width;
-    DT_TRY(dt_rmsnorm_check(n));
-    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
-        float *sum = scratch + block * width;
+    CPU_PARALLEL_FOR (cpu, block, CPU_SUM_BLOCKS) {
+        float *sum = x->scratch + block * width;
         memset(sum, 0, (size_t)width * sizeof *sum);
-        for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
-            const int64_t at = row_at(r, width, n->group, n->group_ld);
-            cpu->k->rmsnorm_backward(n, cpu_at(x, n->dt, at), weight, rstd[r],
-                                     cpu_at(dy, n->dt, row_at(r, width, n->group, n->y_group_ld)),
-                                     cpu_at_w(dx, n->dt, at), add_to_dx, sum);
+        for (int64_t r = n_rows * block / CPU_SUM_BLOCKS; r < n_rows * (block + 1) / CPU_SUM_BLOCKS; r++) {
+            const int64_t at = cpu_row_at(r, n->group, n->group_ld, width);
+            cpu->k->rmsnorm_backward(n, cpu_at(x->x, n->dt, at), x->weight, x->rstd[r],
+                                     cpu_at(x->dy, n->dt, cpu_row_at(r, n->group, n->y_group_ld, width)),
+                                     cpu_at_w(x->dx, n->dt, at), x->add_to_dx, sum);
         }
     }
-    if (dweight) cpu_add_blocks(cpu, scratch, dweight, gt, accumulate, width);
+    if (x->dweight) cpu_add_blocks(cpu, x->scratch, width, x->dweight, x->gt, x->accumulate, width);
     return DT_OK;
 }
 
-dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
-                              const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
-                              bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
-                              dt_stream *stream)
+CPU_OP(layernorm_backward)
 {
-    CPU_TAKES(gt);
-    CPU_TAKES(dt);
-    const cpu_state *cpu = cpu_of(dev);
-    float *weight_sums = scratch, *bias_sums = scratch + NORM_BLOCKS * width;
-    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
-        float *wsum = weight_sums + block * width, *bsum = bias_sums + block * width;
-        memset(wsum, 0, (size_t)width * sizeof *wsum);
-        memset(bsum, 0, (size_t)width * sizeof *bsum);
-        for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
-            cpu->k->layernorm_backward(cpu_at(x, dt, r * width), weight, mean[r], rstd[r], cpu_at(dy, dt, r * width),
-                                       cpu_at_w(dx, dt, r * width), add_to_dx, wsum, bsum, width, dt);
+    float *weight_sums = x->scratch, *bias_sums = x->scratch + CPU_SUM_BLOCKS * x->width;
+    CPU_PARALLEL_FOR (cpu, block, CPU_SUM_BLOCKS) {
+        float *wsum = weight_sums + block * x->width, *bsum = bias_sums + block * x->width;
+        memset(wsum, 0, (size_t)x->width * sizeof *wsum);
+        memset(bsum, 0, (size_t)x->width * sizeof *bsum);
+        for (int64_t r = x->n_rows * block / CPU_SUM_BLOCKS; r < x->n_rows * (block + 1) / CPU_SUM_BLOCKS; r++) {
+            cpu->k->layernorm_backward(cpu_at(x->x, x->dt, r * x->width), x->weight, x->mean[r], x->rstd[r],
+                                       cpu_at(x->dy, x->dt, r * x->width), cpu_at_w(x->dx, x->dt, r * x->width),
+                                       x->add_to_dx, wsum, bsum, x->width, x->dt);
         }
     }
-    if (dweight) cpu_add_blocks(cpu, weight_sums, dweight, gt, accumulate, width);
-    if (dbias) cpu_add_blocks(cpu, bias_sums, dbias, gt, accumulate, width);
+    if (x->dweight) cpu_add_blocks(cpu, weight_sums, x->width, x->dweight, x->gt, x->accumulate, x->width);
+    if (x->dbias) cpu_add_blocks(cpu, bias_sums, x->width, x->dbias, x->gt, x->accumulate, x->width);
     return DT_OK;
 }
 
@@ -278,69 +248,61 @@ static const float *turn_of(const dt_heads *h, const float *table, int64_t t)
 }
 static const float *q_table(const dt_heads *h) { return h->q_cos_sin ? h->q_cos_sin : h->cos_sin; }
 
-dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
-                         float *rstd_k, dt_stream *stream)
+CPU_OP(heads_forward)
 {
-    CPU_TAKES(h->dt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_heads_check(h, v != NULL));
+    const dt_heads *h = &x->h;
     const int64_t D = h->head_dim, Hq = h->n_heads, Hk = h->n_kv_heads;
     ROWS_OF(cpu, h->n_tok, (Hq + 2 * Hk) * D, t)
     {
         const int64_t row = h->kv_row ? h->kv_row[t] : t;
-        const void *from = cpu_at(x, h->dt, t * h->x_ld), *k_from = cpu_at(from, h->dt, Hq * D);
+        const void *from = cpu_at(x->x, h->dt, t * h->x_ld), *k_from = cpu_at(from, h->dt, Hq * D);
         for (int64_t i = 0; i < Hq; i++) {
             const float rs = pass_head(cpu, h, cpu_at(from, h->dt, i * D), h->q_norm,
-                                       cpu_at_w(q, h->dt, t * h->q_ld + i * D), turn_of(h, q_table(h), t));
-            if (rstd_q) rstd_q[t * Hq + i] = rs;
+                                       cpu_at_w(x->q, h->dt, t * h->q_ld + i * D), turn_of(h, q_table(h), t));
+            if (x->rstd_q) x->rstd_q[t * Hq + i] = rs;
         }
         for (int64_t i = 0; i < Hk; i++) {
             const float rs = pass_head(cpu, h, cpu_at(k_from, h->dt, i * D), h->k_norm,
-                                       cpu_at_w(k, h->dt, row * h->kv_ld + i * D), turn_of(h, h->cos_sin, t));
-            if (rstd_k) rstd_k[t * Hk + i] = rs;
+                                       cpu_at_w(x->k, h->dt, row * h->kv_ld + i * D), turn_of(h, h->cos_sin, t));
+            if (x->rstd_k) x->rstd_k[t * Hk + i] = rs;
         }
         const void *v_from = cpu_at(k_from, h->dt, Hk * D);
-        void *v_to = v ? cpu_at_w(v, h->dt, row * h->kv_ld) : NULL;
-        if (v && v_to != v_from) memcpy(v_to, v_from, (size_t)(Hk * D) * dt_dtype_size(h->dt));
+        void *v_to = x->v ? cpu_at_w(x->v, h->dt, row * h->kv_ld) : NULL;
+        if (x->v && v_to != v_from) memcpy(v_to, v_from, (size_t)(Hk * D) * dt_dtype_size(h->dt));
     }
     return DT_OK;
 }
 
 /* Backward of rotation and norm for n heads of each token, in place, with stride ld. x: the first head as forward read
- * it. blocks: NORM_BLOCKS rows of partial sums of the weight's gradient. */
+ * it. blocks: CPU_SUM_BLOCKS rows of partial sums of the weight's gradient. */
 static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const void *x, const void *weight,
                        const float *rstd, const float *table, void *dy, int64_t ld, float *blocks)
 {
     const int64_t D = h->head_dim, n_rows = h->n_tok * n;
     const dt_rmsnorm norm = norm_of(h);
-    CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
+    CPU_PARALLEL_FOR (cpu, block, CPU_SUM_BLOCKS) {
         float *sum = blocks + block * D;
         if (weight) memset(sum, 0, (size_t)D * sizeof *sum);
-        for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
-            void *d = cpu_at_w(dy, h->dt, row_at(r, D, n, ld));
+        for (int64_t r = n_rows * block / CPU_SUM_BLOCKS; r < n_rows * (block + 1) / CPU_SUM_BLOCKS; r++) {
+            void *d = cpu_at_w(dy, h->dt, cpu_row_at(r, n, ld, D));
             rotate(cpu, h, d, turn_of(h, table, r / n), true);
             if (weight)
-                cpu->k->rmsnorm_backward(&norm, cpu_at(x, h->dt, row_at(r, D, n, h->x_ld)), weight, rstd[r], d, d,
+                cpu->k->rmsnorm_backward(&norm, cpu_at(x, h->dt, cpu_row_at(r, n, h->x_ld, D)), weight, rstd[r], d, d,
                                          false, sum);
         }
     }
 }
 
-dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
-                          void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
-                          float *scratch, dt_stream *stream)
+CPU_OP(heads_backward)
 {
-    CPU_TAKES(h->dt);
-    CPU_TAKES(gt);
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_heads_check(h, false));
+    const dt_heads *h = &x->h;
     const int64_t D = h->head_dim;
-    float *of_k = h->k_norm ? scratch + NORM_BLOCKS * D : NULL;
-    heads_back(cpu, h, h->n_heads, x, h->q_norm, rstd_q, q_table(h), dq, h->q_ld, scratch);
-    heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x, h->dt, h->n_heads * D) : NULL, h->k_norm, rstd_k,
-               h->cos_sin, dk, h->kv_ld, of_k);
-    if (h->q_norm && dq_norm) cpu_add_blocks(cpu, scratch, dq_norm, gt, accumulate, D);
-    if (h->k_norm && dk_norm) cpu_add_blocks(cpu, of_k, dk_norm, gt, accumulate, D);
+    float *of_k = h->k_norm ? x->scratch + CPU_SUM_BLOCKS * D : NULL;
+    heads_back(cpu, h, h->n_heads, x->x, h->q_norm, x->rstd_q, q_table(h), x->dq, h->q_ld, x->scratch);
+    heads_back(cpu, h, h->n_kv_heads, h->k_norm ? cpu_at(x->x, h->dt, h->n_heads * D) : NULL, h->k_norm, x->rstd_k,
+               h->cos_sin, x->dk, h->kv_ld, of_k);
+    if (h->q_norm && x->dq_norm) cpu_add_blocks(cpu, x->scratch, D, x->dq_norm, x->gt, x->accumulate, D);
+    if (h->k_norm && x->dk_norm) cpu_add_blocks(cpu, of_k, D, x->dk_norm, x->gt, x->accumulate, D);
     return DT_OK;
 }
 
@@ -361,51 +323,45 @@ static void copy_elems(void *to, const void *from, int64_t n, dt_dtype dt)
 #define AT(p, n) cpu_at(p, l->dt, n)
 #define AT_W(p, n) cpu_at_w(p, l->dt, n)
 
-dt_err cpu_latent_forward(dt_device *dev, const dt_latent *l, const void *xq, const void *xkv, const void *xr, void *q,
-                          void *k, void *v, dt_stream *stream)
+CPU_OP(latent_forward)
 {
-    CPU_TAKES(l->dt);
-    const cpu_state *cpu = cpu_of(dev);
+    const dt_latent *l = &x->l;
     const int64_t H = l->n_heads, N = l->nope_dim, R = l->rope_dim, V = l->v_dim, D = N + R;
-    DT_TRY(dt_latent_check(l));
     ROWS_OF(cpu, l->n_tok, H * (2 * D + V), t)
     {
         const int64_t row = l->kv_row ? l->kv_row[t] : t;
-        void *q_t = AT_W(q, t * l->q_ld), *k_t = AT_W(k, row * l->kv_ld), *v_t = AT_W(v, row * l->kv_ld);
-        copy_elems(q_t, AT(xq, t * l->xq_ld), H * D, l->dt);
+        void *q_t = AT_W(x->q, t * l->q_ld), *k_t = AT_W(x->k, row * l->kv_ld), *v_t = AT_W(x->v, row * l->kv_ld);
+        copy_elems(q_t, AT(x->xq, t * l->xq_ld), H * D, l->dt);
         for (int64_t h = 0; h < H; h++) {
-            const void *from = AT(xkv, t * l->xkv_ld + h * (N + V));
+            const void *from = AT(x->xkv, t * l->xkv_ld + h * (N + V));
             turn_latent(cpu, l, AT_W(q_t, h * D + N), t, false, l->dt);
             copy_elems(AT_W(k_t, h * D), from, N, l->dt);
             copy_elems(AT_W(v_t, h * V), AT(from, N), V, l->dt);
-            copy_elems(AT_W(k_t, h * D + N), h == 0 ? AT(xr, t * l->xr_ld) : AT(k_t, N), R, l->dt);
+            copy_elems(AT_W(k_t, h * D + N), h == 0 ? AT(x->xr, t * l->xr_ld) : AT(k_t, N), R, l->dt);
             if (h == 0) turn_latent(cpu, l, AT_W(k_t, N), t, false, l->dt);
         }
     }
     return DT_OK;
 }
 
-dt_err cpu_latent_backward(dt_device *dev, const dt_latent *l, const void *dq, const void *dk, const void *dv,
-                           void *dxq, void *dxkv, void *dxr, dt_stream *stream)
+CPU_OP(latent_backward)
 {
-    CPU_TAKES(l->dt);
-    const cpu_state *cpu = cpu_of(dev);
+    const dt_latent *l = &x->l;
     const int64_t H = l->n_heads, N = l->nope_dim, R = l->rope_dim, V = l->v_dim, D = N + R;
-    DT_TRY(dt_latent_check(l));
     ROWS_OF(cpu, l->n_tok, H * (2 * D + V), t)
     {
         float sum[DT_ATTENTION_MAX_HEAD_DIM] = {0};
-        const void *dk_t = AT(dk, t * l->kv_ld), *dv_t = AT(dv, t * l->kv_ld);
-        copy_elems(AT_W(dxq, t * l->xq_ld), AT(dq, t * l->q_ld), H * D, l->dt);
+        const void *dk_t = AT(x->dk, t * l->kv_ld), *dv_t = AT(x->dv, t * l->kv_ld);
+        copy_elems(AT_W(x->dxq, t * l->xq_ld), AT(x->dq, t * l->q_ld), H * D, l->dt);
         for (int64_t h = 0; h < H; h++) {
-            void *to = AT_W(dxkv, t * l->xkv_ld + h * (N + V));
-            turn_latent(cpu, l, AT_W(dxq, t * l->xq_ld + h * D + N), t, true, l->dt);
+            void *to = AT_W(x->dxkv, t * l->xkv_ld + h * (N + V));
+            turn_latent(cpu, l, AT_W(x->dxq, t * l->xq_ld + h * D + N), t, true, l->dt);
             copy_elems(to, AT(dk_t, h * D), N, l->dt);
             copy_elems(AT_W(to, N), AT(dv_t, h * V), V, l->dt);
             cpu->k->add_rows(sum, AT(dk_t, h * D + N), l->dt, R);
         }
         turn_latent(cpu, l, sum, t, true, DT_F32);
-        cpu->k->convert(&(dt_convert_args){sum, DT_F32, AT_W(dxr, t * l->xr_ld), l->dt, R}, 0, R);
+        cpu->k->convert(&(dt_convert_args){sum, DT_F32, AT_W(x->dxr, t * l->xr_ld), l->dt, R}, 0, R);
     }
     return DT_OK;
 }

@@ -8,13 +8,12 @@
 
 /* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
 
-/* Copy the addend D to C. C's type holds it exactly. */
-static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
+void cpu_convert_rows(const cpu_state *cpu, const void *x, dt_dtype x_dt, int64_t x_ld, void *y, dt_dtype y_dt,
+                      int64_t y_ld, int64_t n_rows, int64_t width)
 {
-    CPU_PARALLEL_FOR (cpu, i, mm->m) {
-        const void *from = cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd);
-        void *to = cpu_at_w(c, mm->c_dtype, i * mm->ldc);
-        cpu->k->convert(&(dt_convert_args){from, mm->addend_dtype, to, mm->c_dtype, mm->n}, 0, mm->n);
+    CPU_PARALLEL_FOR (cpu, i, n_rows) {
+        const dt_convert_args args = {cpu_at(x, x_dt, i * x_ld), x_dt, cpu_at_w(y, y_dt, i * y_ld), y_dt, width};
+        cpu->k->convert(&args, 0, width);
     }
 }
 
@@ -33,7 +32,8 @@ static dt_err run_matmul(cpu_state *cpu, const dt_matmul *mm, const void *a, con
         dt_matmul onto_c = *mm;
         onto_c.addend = NULL;
         onto_c.accumulate = true;
-        copy_addend(cpu, mm, c);
+        /* C's type holds D exactly */
+        cpu_convert_rows(cpu, mm->addend, mm->addend_dtype, mm->ldd, c, mm->c_dtype, mm->ldc, mm->m, mm->n);
         return run_matmul(cpu, &onto_c, a, b, c);
     }
     if (mm->batch_invariant && mm->k > 0)
@@ -129,13 +129,12 @@ static dt_err run_groups(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     return DT_OK;
 }
 
-dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
+CPU_OP(matmul)
 {
-    cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(mm->dt);
-    DT_TRY(dt_matmul_check(mm));
+    const dt_matmul *mm = &x->mm;
     /* sums of A and B first, while these may still be in cache */
-    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
-    if (mm->m > 0 && mm->n > 0) DT_TRY((mm->n_groups > 0 ? run_groups : run_one)(cpu, mm, a, b, c));
-    return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;
+    if (mm->sums_of != DT_SUMS_OF_C) cpu_epilogue_sums(cpu, mm, x->a, x->b, x->c);
+    if (mm->m > 0 && mm->n > 0) DT_TRY((mm->n_groups > 0 ? run_groups : run_one)(cpu, mm, x->a, x->b, x->c));
+    if (mm->sums_of == DT_SUMS_OF_C) cpu_epilogue_sums(cpu, mm, x->a, x->b, x->c);
+    return DT_OK;
 }

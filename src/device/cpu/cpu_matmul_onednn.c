@@ -182,8 +182,9 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
 }
 
 /* C = op(A) op(B) (+ C) (+ bias) by oneDNN's primitive, created once for each shape. */
-static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+static dt_err library_primitive(void *device, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
+    cpu_state *cpu = device;
     cpu_matmuls *mmul = cpu->matmul;
     const onednn_key key = {.m = mm->m,
                             .n = mm->n,
@@ -239,8 +240,9 @@ static dt_err sgemm_tiles(const cpu_state *cpu, const dt_matmul *mm, const float
     return DT_OK;
 }
 
-static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+static dt_err library_sgemm(void *device, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
+    const cpu_state *cpu = device;
     if (cpu->reproducible) return sgemm_tiles(cpu, mm, a, b, c);
     TRY_DNNL(sgemm_block(mm, 0, mm->m, 0, mm->n, a, b, c));
     return DT_OK;
@@ -266,15 +268,6 @@ static void warn_of_form(cpu_matmuls *mmul, const dt_matmul *mm)
     mmul->warned = true;
 }
 
-static dt_err try_primitive(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
-{
-    return library_primitive(cpu, mm, a, b, c);
-}
-static dt_err try_sgemm(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
-{
-    return library_sgemm(cpu, mm, a, b, c);
-}
-
 /* oneDNN 2.6.3 executes an illegal instruction for narrow bf16 matmuls with AMX, if k is 63 and n is no multiple of 16.
  * No other case was found for k up to 700, nor for wider matrices. */
 static bool may_be_fatal(const dt_matmul *mm) { return mm->dt == DT_BF16 && mm->k == 63 && mm->n < 64; }
@@ -289,8 +282,8 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
         dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* 48 rows: a multiple of PAD_M */
-        trial.addend = NULL;                                /* copy_addend has copied it to C */
-        *v = dt_matmul_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
+        trial.addend = NULL;                                /* cpu_matmul.c has copied it to C */
+        *v = dt_matmul_is_right(&trial, way == BY_SGEMM ? library_sgemm : library_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
@@ -440,15 +433,6 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
 
 /* ---- 16-bit types without native instructions -------------------------------------------------------------------- */
 
-/* dst [rows][cols] = src [rows][ld] of type dt, as floats. */
-static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t rows, int64_t cols, int64_t ld,
-                     float *dst)
-{
-    CPU_PARALLEL_FOR (cpu, i, rows) {
-        cpu->k->convert(&(dt_convert_args){cpu_at(src, dt, i * ld), dt, dst + i * cols, DT_F32, cols}, 0, cols);
-    }
-}
-
 /* One tile of C: matmuls over k in float, then bias, then one rounding. */
 static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
                              void *c)
@@ -463,10 +447,10 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
         t.k = dt_min_i64(TILE_K, mm->k - p);
         t.lda = t.trans_a ? t.m : t.k;
         t.ldb = t.trans_b ? t.k : t.n;
-        to_float(cpu, cpu_at(a, mm->dt, t.trans_a ? p * mm->lda + i : i * mm->lda + p), mm->dt, t.trans_a ? t.k : t.m,
-                 t.lda, mm->lda, tile[0]);
-        to_float(cpu, cpu_at(b, mm->dt, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), mm->dt, t.trans_b ? t.n : t.k,
-                 t.ldb, mm->ldb, tile[1]);
+        cpu_convert_rows(cpu, cpu_at(a, mm->dt, t.trans_a ? p * mm->lda + i : i * mm->lda + p), mm->dt, mm->lda,
+                         tile[0], DT_F32, t.lda, t.trans_a ? t.k : t.m, t.lda);
+        cpu_convert_rows(cpu, cpu_at(b, mm->dt, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), mm->dt, mm->ldb,
+                         tile[1], DT_F32, t.ldb, t.trans_b ? t.n : t.k, t.ldb);
         DT_TRY(sgemm(cpu, &t, tile[0], tile[1], tile[2], p > 0));
     }
     CPU_PARALLEL_FOR (cpu, r, t.m) {

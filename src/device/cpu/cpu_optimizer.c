@@ -4,25 +4,20 @@
  * blocks depends only on the length. */
 #include "cpu.h"
 
-dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream)
+CPU_OP(classifier)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(cl->dlogits_dtype);
-    DT_TRY(dt_classifier_check(cl));
+    const dt_classifier *cl = &x->cl;
     CPU_PARALLEL_FOR (cpu, r, cl->n_rows) {
-        cpu->k->classifier(cl, logits, r);
+        cpu->k->classifier(cl, x->logits, r);
     }
     return DT_OK;
 }
 
-dt_err cpu_fill_rest(dt_device *dev, const dt_token_rows *rows, const float *logits, float inv_temperature, int64_t k,
-                     const int32_t *token, const float *logp, float *y, dt_stream *stream)
+CPU_OP(fill_rest)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    const dt_fill_rest_args args = {*rows, logits, inv_temperature, k, token, logp, y};
-    DT_TRY(dt_fill_rest_check(rows, inv_temperature, k));
+    const dt_token_rows *rows = &x->rows;
     CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
-        cpu->k->fill_rest(&args, r);
+        cpu->k->fill_rest(x, r);
     }
     return DT_OK;
 }
@@ -39,28 +34,25 @@ int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok
     return dt_min_i64(n_tok, rows > MIN_ROWS ? rows : MIN_ROWS);
 }
 
-dt_err cpu_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float *absmax, bool positive, int64_t n,
-                           dt_stream *stream)
+CPU_OP(quantise_blocks)
 {
-    const cpu_state *cpu = cpu_of(dev);
     dt_map8 map;
-    dt_map8_make(&map, positive);
-    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(n, DT_BLOCK8)) {
+    dt_map8_make(&map, x->positive);
+    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(x->n, DT_BLOCK8)) {
         const int64_t i = b * DT_BLOCK8;
-        absmax[b] = cpu->k->quantise_block(&map, positive, x + i, codes + i, dt_min_i64(DT_BLOCK8, n - i));
+        x->absmax[b] =
+            cpu->k->quantise_block(&map, x->positive, x->x + i, x->codes + i, dt_min_i64(DT_BLOCK8, x->n - i));
     }
     return DT_OK;
 }
 
-dt_err cpu_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float *absmax, float *x, bool positive,
-                             int64_t n, dt_stream *stream)
+CPU_OP(dequantise_blocks)
 {
-    const cpu_state *cpu = cpu_of(dev);
     dt_map8 map;
-    dt_map8_make(&map, positive);
-    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(n, DT_BLOCK8)) {
+    dt_map8_make(&map, x->positive);
+    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(x->n, DT_BLOCK8)) {
         const int64_t i = b * DT_BLOCK8;
-        cpu->k->dequantise_block(&map, codes + i, absmax[b], x + i, dt_min_i64(DT_BLOCK8, n - i));
+        cpu->k->dequantise_block(&map, x->codes + i, x->absmax[b], x->x + i, dt_min_i64(DT_BLOCK8, x->n - i));
     }
     return DT_OK;
 }
@@ -72,54 +64,49 @@ static int64_t chunk_len(int64_t n)
     return CPU_CHUNK * (chunks > CPU_MAX_PARTIALS ? cpu_n_chunks(chunks, CPU_MAX_PARTIALS) : 1);
 }
 
-dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream)
+CPU_OP(sum_squares)
 {
-    CPU_TAKES(dt);
-    cpu_state *cpu = cpu_of(dev);
-    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    const int64_t chunk = chunk_len(x->n), n_chunks = cpu_n_chunks(x->n, chunk);
     CPU_PARALLEL_FOR (cpu, p, n_chunks) {
-        cpu->partial[p] = cpu->k->sum_squares(cpu_at(x, dt, p * chunk), dt, dt_min_i64(chunk, n - p * chunk));
+        cpu->partial[p] =
+            cpu->k->sum_squares(cpu_at(x->x, x->dt, p * chunk), x->dt, dt_min_i64(chunk, x->n - p * chunk));
     }
     double sum = 0;
     for (int64_t p = 0; p < n_chunks; p++) sum += cpu->partial[p];
-    *result = sum;
+    *x->result = sum;
     return DT_OK;
 }
 
-dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream)
+CPU_OP(abs_max)
 {
-    CPU_TAKES(dt);
-    cpu_state *cpu = cpu_of(dev);
-    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    const int64_t chunk = chunk_len(x->n), n_chunks = cpu_n_chunks(x->n, chunk);
     CPU_PARALLEL_FOR (cpu, p, n_chunks) {
-        cpu->partial_max[p] = cpu->k->abs_max(cpu_at(x, dt, p * chunk), dt, dt_min_i64(chunk, n - p * chunk));
+        cpu->partial_max[p] =
+            cpu->k->abs_max(cpu_at(x->x, x->dt, p * chunk), x->dt, dt_min_i64(chunk, x->n - p * chunk));
     }
     float max = 0;
     for (int64_t p = 0; p < n_chunks; p++) max = cpu->partial_max[p] > max ? cpu->partial_max[p] : max;
-    *result = max;
+    *x->result = max;
     return DT_OK;
 }
 
-dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t *result,
-                             dt_stream *stream)
+CPU_OP(sum_squares_fixed)
 {
-    CPU_TAKES(dt);
-    cpu_state *cpu = cpu_of(dev);
     enum { STEP = 2048 }; /* the maximum that the kernel sums in 64 bits */
-    const int64_t chunk = chunk_len(n), n_chunks = cpu_n_chunks(n, chunk);
+    const int64_t chunk = chunk_len(x->n), n_chunks = cpu_n_chunks(x->n, chunk);
     CPU_PARALLEL_FOR (cpu, p, n_chunks) {
         uint64_t *sum = cpu->partial_fixed[p];
         sum[0] = sum[1] = 0;
-        const int64_t last = dt_min_i64((p + 1) * chunk, n);
+        const int64_t last = dt_min_i64((p + 1) * chunk, x->n);
         for (int64_t i = p * chunk; i < last; i += STEP)
-            cpu->k->sum_squares_fixed(cpu_at(x, dt, i), dt, dt_min_i64(STEP, last - i), shift, sum);
+            cpu->k->sum_squares_fixed(cpu_at(x->x, x->dt, i), x->dt, dt_min_i64(STEP, last - i), x->shift, sum);
     }
     uint64_t low = 0, high = 0;
     for (int64_t p = 0; p < n_chunks; p++) {
         low += cpu->partial_fixed[p][0];
         high += cpu->partial_fixed[p][1] + (low < cpu->partial_fixed[p][0]);
     }
-    result[0] = low;
-    result[1] = high;
+    x->result[0] = low;
+    x->result[1] = high;
     return DT_OK;
 }

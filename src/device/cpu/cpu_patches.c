@@ -30,22 +30,21 @@ static inline void patch_row(const dt_patches *p, const patch_values *values, co
         }
 }
 
-dt_err cpu_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream)
+CPU_OP(patches)
 {
-    CPU_TAKES(p->dt);
-    DT_TRY(dt_patches_check(p));
+    const dt_patches *p = &x->p;
     const int64_t side = p->size / p->patch, n_rows = dt_patches_rows(p), width = dt_patches_width(p);
     patch_values values;
     make_values(p, &values);
-    CPU_PARALLEL_FOR (cpu_of(dev), r, p->n_images * n_rows) {
+    CPU_PARALLEL_FOR (cpu, r, p->n_images * n_rows) {
         const int64_t image = r / n_rows, at = r % n_rows - p->lead;
-        char *row = cpu_at_w(out, p->dt, width * r);
+        char *row = cpu_at_w(x->out, p->dt, width * r);
         if (at < 0) {
             memset(row, 0, (size_t)width * dt_dtype_size(p->dt));
             continue;
         }
         const uint8_t *corner =
-            pixels + 3 * ((image * p->size + at / side * p->patch) * p->size + at % side * p->patch);
+            x->pixels + 3 * ((image * p->size + at / side * p->patch) * p->size + at % side * p->patch);
         if (p->dt == DT_F32)
             patch_row(p, &values, corner, row, sizeof(float));
         else

@@ -1,7 +1,6 @@
 /* cpu_tokens.c - token selection on the CPU: one thread processes a row of logits. */
 #include "cpu.h"
 #include "dtrain/device/logits.h"
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,21 +38,20 @@ size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
     return (size_t)n_pieces(cpu_of(dev), rows) * piece_nbytes(rows->n_vocab);
 }
 
-dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
-                       const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
+CPU_OP(draw_tokens)
 {
-    const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_choice_check(rows, how));
+    const dt_token_rows *rows = &x->rows;
+    const dt_choice *how = &x->how;
     const int64_t pieces = n_pieces(cpu, rows);
     const size_t nbytes = piece_nbytes(rows->n_vocab);
     CPU_PARALLEL_FOR (cpu, piece, pieces) {
-        char *own = (char *)scratch + (size_t)piece * nbytes;
+        char *own = (char *)x->scratch + (size_t)piece * nbytes;
         for (int64_t r = piece; r < rows->n_rows; r += pieces) {
             dt_token_weights w;
             const bool any = dt_token_weights_of(
-                how, logits + r * rows->logits_ld, mask_of(rows, r, (uint32_t *)(void *)own),
+                how, x->logits + r * rows->logits_ld, mask_of(rows, r, (uint32_t *)(void *)own),
                 row_of_mask(rows->seen, rows->seen_ld, r), rows->n_vocab, own + mask_nbytes(rows->n_vocab), &w);
-            token[r] = any ? dt_token_weights_draw(&w, how->greedy ? 0 : uniform[r]) : -1;
+            x->token[r] = any ? dt_token_weights_draw(&w, how->greedy ? 0 : x->uniform[r]) : -1;
         }
     }
     return DT_OK;
@@ -100,42 +98,36 @@ static int64_t collect(const dt_token_rows *rows, int64_t r, const float *z, int
     return n;
 }
 
-dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
-                      float *logit, dt_stream *stream)
+CPU_OP(top_tokens)
 {
-    DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(k > 0 && k <= rows->n_vocab, DT_ERR_ARG,
-             "internal: top_tokens: expected k from 1 to the vocabulary size, found %" PRId64 " of %" PRId64, k,
-             rows->n_vocab);
-    CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
-        const float *z = logits + r * rows->logits_ld;
-        int32_t *first = token + r * k;
-        const int64_t found = collect(rows, r, z, k, first), n = found < 0 ? 0 : found;
-        for (int64_t i = n; i < k; i++) first[i] = -1, logit[r * k + i] = found < 0 ? NAN : -INFINITY;
+    const dt_token_rows *rows = &x->rows;
+    DT_EXPECT(x->k > 0 && x->k <= rows->n_vocab);
+    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+        const float *z = x->logits + r * rows->logits_ld;
+        int32_t *first = x->token + r * x->k;
+        const int64_t found = collect(rows, r, z, x->k, first), n = found < 0 ? 0 : found;
+        for (int64_t i = n; i < x->k; i++) first[i] = -1, x->logit[r * x->k + i] = found < 0 ? NAN : -INFINITY;
         for (int64_t left = n; left-- > 0;) { /* the smallest remaining goes to the end */
             const int32_t last = first[0];
             first[0] = first[left];
             if (left > 0) sift_down(z, first, left, 0);
             first[left] = last;
-            logit[r * k + left] = z[last];
+            x->logit[r * x->k + left] = z[last];
         }
     }
     return DT_OK;
 }
 
-dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
-                          int64_t k, const int32_t *token, double *logp, dt_stream *stream)
+CPU_OP(log_softmax_at)
 {
-    DT_TRY(dt_token_rows_check(rows));
-    DT_CHECK(inv_temperature > 0 && k >= 0, DT_ERR_ARG,
-             "internal: log_softmax_at: expected k of at least 0 and inv_temperature above 0, found %" PRId64 " and %g",
-             k, inv_temperature);
-    CPU_PARALLEL_FOR (cpu_of(dev), r, rows->n_rows) {
-        const float *z = logits + r * rows->logits_ld;
-        const double sum = dt_logits_log_sum_exp(z, rows->n_vocab, inv_temperature);
-        for (int64_t i = r * k; i < (r + 1) * k; i++) {
-            const double of_token = token[i] < 0 ? -INFINITY : (double)z[token[i]] * inv_temperature - sum;
-            logp[i] = fabs(sum) < INFINITY ? of_token : NAN;
+    const dt_token_rows *rows = &x->rows;
+    DT_EXPECT(x->inv_temperature > 0 && x->k >= 0);
+    CPU_PARALLEL_FOR (cpu, r, rows->n_rows) {
+        const float *z = x->logits + r * rows->logits_ld;
+        const double sum = dt_logits_log_sum_exp(z, rows->n_vocab, x->inv_temperature);
+        for (int64_t i = r * x->k; i < (r + 1) * x->k; i++) {
+            const double of_token = x->token[i] < 0 ? -INFINITY : (double)z[x->token[i]] * x->inv_temperature - sum;
+            x->logp[i] = fabs(sum) < INFINITY ? of_token : NAN;
         }
     }
     return DT_OK;

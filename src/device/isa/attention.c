@@ -37,15 +37,15 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
     float alpha[TQ];
     find_visible(&vis, at, part->seq, part->first, part->n);
     for (int32_t i = 0; i < TQ; i++) r.max[i] = -INFINITY, r.sum[i] = 0.0f;
-    load_rows(t.q_rows, element(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp,
+    load_rows(t.q_rows, cpu_at(a->q, at->dt, row * at->q_ld + part->head * d), at->dt, at->q_ld, part->n, d, dp,
               at->scale);
     transpose_in(t.qt, t.q_rows, part->n, dp);
     memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
         const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
         const int64_t at_key = (kv_row + key) * at->kv_ld;
-        load_rows(t.k, element(a->k, at->dt, at_key + kv_head * d), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
-        load_rows(t.v, element(a->v, at->dt, at_key + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
+        load_rows(t.k, cpu_at(a->k, at->dt, at_key + kv_head * d), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+        load_rows(t.v, cpu_at(a->v, at->dt, at_key + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
         tile_matmul(false, n_keys, n, d, t.k, dp, t.qt, TQ, t.s, TQ, false);
         modify_scores(t.s, at, 1.0f, &vis, key, n_keys, n);
         if (exponentials(t.s, &r, n_keys, n, alpha)) rescale(t.acc, w.v, n, alpha);

@@ -65,8 +65,8 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
         qt->lse[i] = i < n ? a->lse[(row + i) * at->n_heads + head] : 0.0f;
         qt->delta[i] = i < n ? a->delta[(row + i) * at->n_heads + head] : 0.0f;
     }
-    load_rows(t->q_rows, element(a->q, at->dt, row * at->q_ld + head * d), at->dt, at->q_ld, n, d, dp, at->scale);
-    load_rows(t->do_rows, element(a->dout, at->dt, row * at->o_ld + head * w.v), at->dt, at->o_ld, n, w.v, dp, 1.0f);
+    load_rows(t->q_rows, cpu_at(a->q, at->dt, row * at->q_ld + head * d), at->dt, at->q_ld, n, d, dp, at->scale);
+    load_rows(t->do_rows, cpu_at(a->dout, at->dt, row * at->o_ld + head * w.v), at->dt, at->o_ld, n, w.v, dp, 1.0f);
     transpose_in(t->qt, t->q_rows, n, dp);
     transpose_in(t->dot, t->do_rows, n, dp);
 }
@@ -77,8 +77,8 @@ static void load_keys(const dt_attention *at, const dt_attention_args *a, int se
 {
     const widths w = widths_of(at);
     const int64_t first = (at->kv_start[seq] + key) * at->kv_ld;
-    load_rows(t->k, element(a->k, at->dt, first + kv_head * w.qk), at->dt, at->kv_ld, n_keys, w.qk, dp, 1.0f);
-    load_rows(t->v, element(a->v, at->dt, first + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
+    load_rows(t->k, cpu_at(a->k, at->dt, first + kv_head * w.qk), at->dt, at->kv_ld, n_keys, w.qk, dp, 1.0f);
+    load_rows(t->v, cpu_at(a->v, at->dt, first + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
 }
 
 /* Replace t->s by f p and t->dp by ds, for the loaded keys. The flags are compile-time constants. */
@@ -137,7 +137,7 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
 {
     float factor[TQ];
     for (int32_t i = 0; i < TQ; i++) factor[i] = at->scale;
-    store_transposed(element_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, t->acc,
+    store_transposed(cpu_at_w(a->dq, at->dt, qt->row * at->q_ld + qt->head * at->head_dim), at->dt, at->q_ld, t->acc,
                      qt->n, at->head_dim, factor, t->s);
 }
 
@@ -187,7 +187,7 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
 static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int64_t n, int64_t d, int64_t dp)
 {
     for (int64_t i = 0; i < n; i++)
-        ISA_NAME(convert)(&(dt_convert_args){src + i * dp, DT_F32, element_w(dst, dt, i * ld), dt, d}, 0, d);
+        ISA_NAME(convert)(&(dt_convert_args){src + i * dp, DT_F32, cpu_at_w(dst, dt, i * ld), dt, d}, 0, d);
 }
 
 /* dk and dv of one key head and the part's keys, summed over the query heads that share it and over their tiles of
@@ -205,7 +205,7 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
         for (int32_t first = 0; first < n_q; first += TQ)
             add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
     const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld;
-    store_rows(element_w(a->dk, at->dt, at_key + part->head * w.qk), at->dt, at->kv_ld, part->dkv, part->n, w.qk, dp);
-    store_rows(element_w(a->dv, at->dt, at_key + part->head * w.v), at->dt, at->kv_ld,
+    store_rows(cpu_at_w(a->dk, at->dt, at_key + part->head * w.qk), at->dt, at->kv_ld, part->dkv, part->n, w.qk, dp);
+    store_rows(cpu_at_w(a->dv, at->dt, at_key + part->head * w.v), at->dt, at->kv_ld,
                part->dkv + round_up(part->n, TK) * dp, part->n, w.v, dp);
 }

@@ -112,8 +112,8 @@ static key_rows rows_of_keys(const dt_attention *at, int seq, int32_t key, int32
 static const float *tile_rows(const dt_attention *at, const void *base, const key_rows *r, int64_t col, int64_t width,
                               float *copy, int64_t dp, int64_t *ld)
 {
-    const void *own = element(base, at->dt, r->own * at->kv_ld + col),
-               *shared = element(base, at->dt, r->shared * at->kv_ld + col);
+    const void *own = cpu_at(base, at->dt, r->own * at->kv_ld + col),
+               *shared = cpu_at(base, at->dt, r->shared * at->kv_ld + col);
     if (at->dt == DT_F32 && width % LANES == 0 && (r->n_shared == 0 || r->n_shared == r->n)) {
         *ld = at->kv_ld;
         return r->n_shared == 0 ? own : shared;
@@ -139,7 +139,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
         const key_range seen = keys_seen(at, n_q, len, part->first + (int32_t)(i / n_heads), row);
         r.to[i] = seen.to, r.from[i] = seen.from;
         r.max[i] = -INFINITY, r.sum[i] = 0.0f;
-        load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,
+        load_rows(t.q_rows + i * dp, cpu_at(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,
                   at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
@@ -158,7 +158,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
     }
     for (int64_t i = 0; i < rows; i++) {
         const float factor = end_row(at, (int)(head + i % n_heads), r.max[i], r.sum[i]).factor;
-        void *out = element_w(a->out_w, at->dt, (token + i / n_heads) * at->o_ld + (head + i % n_heads) * w.v);
+        void *out = cpu_at_w(a->out_w, at->dt, (token + i / n_heads) * at->o_ld + (head + i % n_heads) * w.v);
         for (int64_t c = 0; c < w.v; c++) store(out, at->dt, c, t.acc[i * dp + c] * factor);
     }
 }

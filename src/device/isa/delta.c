@@ -101,13 +101,13 @@ static void load_chunk(work *w, const dt_delta *d, const dt_delta_args *a, const
 {
     const int64_t at = c->row * d->x_ld, of_k = at + (int64_t)c->k_head * w->dk;
     load_decays(w, d, a, c);
-    load_rows(w->k, element(a->k, d->dt, of_k), d->dt, d->x_ld, c->n, w->dk, w->kp, 1.0f);
+    load_rows(w->k, cpu_at(a->k, d->dt, of_k), d->dt, d->x_ld, c->n, w->dk, w->kp, 1.0f);
     normalise(w->k, c->n, w->dk, w->kp, 1.0f);
     memset(w->k + c->n * w->kp, 0, (size_t)((CHUNK - c->n) * w->kp) * sizeof(float));
     transpose(w->kt, w->k, CHUNK, w->kp);
-    load_rows(w->n, element(a->v, d->dt, at + (int64_t)c->head * w->dv), d->dt, d->x_ld, c->n, w->dv, w->vp, 1.0f);
+    load_rows(w->n, cpu_at(a->v, d->dt, at + (int64_t)c->head * w->dv), d->dt, d->x_ld, c->n, w->dv, w->vp, 1.0f);
     if (!with_q) return;
-    load_rows(w->q, element(a->q, d->dt, of_k), d->dt, d->x_ld, c->n, w->dk, w->kp, 1.0f);
+    load_rows(w->q, cpu_at(a->q, d->dt, of_k), d->dt, d->x_ld, c->n, w->dk, w->kp, 1.0f);
     normalise(w->q, c->n, w->dk, w->kp, 1.0f / sqrtf((float)w->dk));
 }
 
@@ -379,7 +379,7 @@ void ISA_NAME(delta_backward)(const dt_delta *d, const dt_delta_args *a, int seq
         const chunk c = chunk_at(d, seq, head, first);
         load_rows(w.state, w.states + first / CHUNK * w.dk * w.dv, DT_F32, w.dv, w.dk, w.dv, w.vp, 1.0f);
         load_chunk(&w, d, a, &c, true);
-        load_rows(w.dout, element(a->dout, d->dt, c.row * d->o_ld + (int64_t)head * w.dv), d->dt, d->o_ld, c.n, w.dv,
+        load_rows(w.dout, cpu_at(a->dout, d->dt, c.row * d->o_ld + (int64_t)head * w.dv), d->dt, d->o_ld, c.n, w.dv,
                   w.vp, 1.0f);
         new_values(&w, c.n);
         pair_queries(&w, c.n);
@@ -411,9 +411,9 @@ void ISA_NAME(delta_qk_backward)(const dt_delta_backward_args *args, const dt_de
     const dt_delta *d = &args->d;
     const int64_t at = row * d->x_ld + (int64_t)head * d->k_dim, group = d->n_v_heads / d->n_k_heads,
                   of_heads = (row * d->n_v_heads + head * group) * d->k_dim;
-    norm_backward(d, element(args->q, d->dt, at), a->dq_heads + of_heads, 1.0f / sqrtf((float)d->k_dim),
-                  element_w(args->dq, d->dt, at));
-    norm_backward(d, element(args->k, d->dt, at), a->dk_heads + of_heads, 1.0f, element_w(args->dk, d->dt, at));
+    norm_backward(d, cpu_at(args->q, d->dt, at), a->dq_heads + of_heads, 1.0f / sqrtf((float)d->k_dim),
+                  cpu_at_w(args->dq, d->dt, at));
+    norm_backward(d, cpu_at(args->k, d->dt, at), a->dk_heads + of_heads, 1.0f, cpu_at_w(args->dk, d->dt, at));
 }
 
 /* ---- token by token ---------------------------------------------------------------------------------------------- */

@@ -114,7 +114,7 @@ INLINE void from_nf4(const dt_stored *b, int64_t first, int64_t n, void *dst, dt
     for (int64_t i = first, next; i < first + n; i = next) {
         const int64_t block = i / DT_NF4_BLOCK, start = block * DT_NF4_BLOCK;
         const numbers t = make(block_scale(&b->how, block), T);
-        void *to = element_w(dst, T, i - first);
+        void *to = cpu_at_w(dst, T, i - first);
         next = dt_min_i64(start + DT_NF4_BLOCK, first + n);
         if (next - i == DT_NF4_BLOCK) {
             look_up(codes + start / 2, &t, to, T);

@@ -7,8 +7,8 @@ void ISA_NAME(convert)(const dt_convert_args *args, int64_t first, int64_t n)
 {
     const dt_dtype src_dt = args->src_dt, dst_dt = args->dst_dt;
     if (src_dt == dst_dt) {
-        const void *src = element(args->src, src_dt, first);
-        void *dst = element_w(args->dst, dst_dt, first);
+        const void *src = cpu_at(args->src, src_dt, first);
+        void *dst = cpu_at_w(args->dst, dst_dt, first);
         if (dst != src) memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
     } else if (dst_dt == DT_F32) {
         load_elements((float *)args->dst + first, args->src, src_dt, first, n);

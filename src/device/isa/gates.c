@@ -4,7 +4,7 @@
 
 /* ---- norm(x) silu(z) ------------------------------------------------------------------------------------------- */
 
-/* What the norm's output is rounded to before it meets the gate: first xhat, then its product with the weight. */
+/* The norm's output before the gate, rounded twice: xhat, then its product with the weight. */
 INLINE float normed(const void *x, const void *weight, float rstd, int64_t c, dt_dtype T)
 {
     return rounded(rounded(load(x, T, c) * rstd, T) * load(weight, T, c), T);

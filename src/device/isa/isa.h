@@ -100,13 +100,6 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
-/* The address of element i. */
-INLINE const void *element(const void *p, dt_dtype dt, int64_t i)
-{
-    return (const char *)p + i * (int64_t)dt_dtype_size(dt);
-}
-INLINE void *element_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
-
 /* Arrays of any type as blocks of floats. A kernel that computes on such blocks is compiled once, not for each
  * combination of types. This pays if its arithmetic costs more than a pass over the first-level cache. */
 enum { FLOATS = 256 }; /* maximum length of a block */

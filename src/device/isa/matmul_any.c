@@ -16,11 +16,11 @@ typedef struct block {
 /* The first element of the block in A, and in B. */
 static const void *a_at(const dt_matmul_call *g, const block *t)
 {
-    return element(g->a, g->mm->dt, g->mm->trans_a ? t->at * g->mm->lda + t->i : t->i * g->mm->lda + t->at);
+    return cpu_at(g->a, g->mm->dt, g->mm->trans_a ? t->at * g->mm->lda + t->i : t->i * g->mm->lda + t->at);
 }
 static const void *b_at(const dt_matmul_call *g, const block *t)
 {
-    return element(g->b, g->mm->dt, g->mm->trans_b ? t->j * g->mm->ldb + t->at : t->at * g->mm->ldb + t->j);
+    return cpu_at(g->b, g->mm->dt, g->mm->trans_b ? t->j * g->mm->ldb + t->at : t->at * g->mm->ldb + t->j);
 }
 
 /* ---- as floats --------------------------------------------------------------------------------------------------- */

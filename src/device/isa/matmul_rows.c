@@ -21,9 +21,9 @@ SHARED part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, 
                       int64_t cols, void *room)
 {
     const dt_matmul *mm = p->g.mm;
-    if (mm->b_scaled.how == DT_SCALE_NONE) return (part){element(p->g.b, mm->dt, row * mm->ldb + col), mm->ldb};
+    if (mm->b_scaled.how == DT_SCALE_NONE) return (part){cpu_at(p->g.b, mm->dt, row * mm->ldb + col), mm->ldb};
     const dt_stored b = {p->g.b, mm->ldb, mm->b_scaled};
-    for (int64_t r = 0; r < rows; r++) dequantise(&b, row + r, col, cols, element_w(room, mm->dt, r * cols), mm->dt);
+    for (int64_t r = 0; r < rows; r++) dequantise(&b, row + r, col, cols, cpu_at_w(room, mm->dt, r * cols), mm->dt);
     return (part){room, cols};
 }
 
@@ -59,7 +59,7 @@ INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int6
     }
 #pragma GCC unroll 16
     for (int s = 0; s < rows * cols; s++) sums[s] = sum[s];
-    if (whole < k) add_rest(rows, cols, dt, k - whole, element(a, dt, whole), lda, element(b, dt, whole), ldb, sums);
+    if (whole < k) add_rest(rows, cols, dt, k - whole, cpu_at(a, dt, whole), lda, cpu_at(b, dt, whole), ldb, sums);
 }
 
 #define DOTS(name, rows, cols, dt)                                                                                     \
@@ -98,7 +98,7 @@ static int64_t add_stored(const dt_rows_matmul *p, const dot_shapes *shapes, con
     const dt_matmul *mm = p->g.mm;
     const dt_stored b = {p->g.b, mm->ldb, mm->b_scaled};
     if (!shapes->stored || mm->b_scaled.how == DT_SCALE_NONE || end - first != 1 || cols != LANES) return 0;
-    return shapes->stored(t->k, element(p->g.a, mm->dt, (t->i + first) * mm->lda + t->at), &b, t->j + j, t->at, sum);
+    return shapes->stored(t->k, cpu_at(p->g.a, mm->dt, (t->i + first) * mm->lda + t->at), &b, t->j + j, t->at, sum);
 }
 
 /* Add the chunk to rows first .. end-1 of `cols` columns, 1 << shape rows at a time. B is read or dequantised in
@@ -118,7 +118,7 @@ static void add_columns(const dt_rows_matmul *p, const dot_shapes *shapes, const
         const part b = part_of_b(p, shapes->dequantise, t->j + j, cols, t->at + q, depth, room);
         for (int64_t r = first; r < end; r += at_once) {
             const int64_t group = (r - first) >> shape, in_group = (r - first) & ((1 << shape) - 1);
-            run(depth, element(p->g.a, mm->dt, (t->i + r) * mm->lda + t->at + q), mm->lda, b.p, b.ld,
+            run(depth, cpu_at(p->g.a, mm->dt, (t->i + r) * mm->lda + t->at + q), mm->lda, b.p, b.ld,
                 &sum[group][in_group]);
         }
     }
@@ -188,7 +188,7 @@ INLINE void add_rows_of_b(int rows, int64_t m, dt_dtype dt, const void *a, int64
 #pragma GCC unroll 2
         for (int q = 0; q < AT_ONCE; q++) {
             /* the runs are too short for the hardware prefetcher */
-            __builtin_prefetch(element(b, dt, (q + AT_ONCE) * ldb + j));
+            __builtin_prefetch(cpu_at(b, dt, (q + AT_ONCE) * ldb + j));
             const vec y = load_lanes(b, dt, q * ldb + j);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) sum[i] = v_fma(v_set(x[i][q]), y, sum[i]);
@@ -233,7 +233,7 @@ static void few_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
         for (int64_t q = 0, depth; q < mm->k; q += depth) {
             depth = dt_min_i64(AT_ONCE, mm->k - q);
             const part b = part_of_b(p, ISA_NAME(dequantise), q, depth, j, cols, room);
-            const void *a = element(p->g.a, dt, q);
+            const void *a = cpu_at(p->g.a, dt, q);
             if (depth == AT_ONCE)
                 add(m, a, mm->lda, b.p, b.ld, cols, total);
             else
@@ -254,8 +254,8 @@ static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
                           padded = round_up(cols, LANES);
             for (int64_t at = 0; at < mm->k; at += PACK_K) {
                 const int64_t depth = dt_min_i64(PACK_K, mm->k - at);
-                load_rows(&rows_a[0][0], element(p->g.a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth,
-                          PACK_K, 1.0f);
+                load_rows(&rows_a[0][0], cpu_at(p->g.a, mm->dt, i * mm->lda + at), mm->dt, mm->lda, rows, depth, PACK_K,
+                          1.0f);
                 const part b = part_of_b(p, ISA_NAME(dequantise), at, depth, j, cols, room);
                 load_rows(&rows_b[0][0], b.p, mm->dt, b.ld, depth, cols, PACK_N, 1.0f);
                 tile_matmul(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],

@@ -85,8 +85,8 @@ INLINE void layernorm_forward_body(const void *x, const void *weight, const void
 void ISA_NAME(layernorm_forward)(const dt_layernorm_forward_args *args, int64_t first, int64_t n)
 {
     for (int64_t r = first; r < first + n; r++) {
-        const void *x = element(args->x, args->dt, r * args->width);
-        void *y = element_w(args->y, args->dt, r * args->width);
+        const void *x = cpu_at(args->x, args->dt, r * args->width);
+        void *y = cpu_at_w(args->y, args->dt, r * args->width);
         float mean, rstd;
         BY_TYPE(args->dt, T,
                 layernorm_forward_body(x, args->weight, args->bias, y, &mean, &rstd, args->width, args->eps, T));

@@ -1,5 +1,6 @@
 /* tile.c - the functions on tiles that attention and matmuls share (tile.h). */
 #include "tile.h"
+#include "transpose.h"
 
 /* C [rows][vecs * LANES] (+)= sum over p < k of A(i, p) B[p][..], in order of p. All sums are in registers. A(i, p) =
  * a[i * a_row + p * a_col]. */
@@ -62,7 +63,7 @@ void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, in
                float factor)
 {
     for (int64_t i = 0; i < n; i++) {
-        const void *row = element(src, dt, i * ld);
+        const void *row = cpu_at(src, dt, i * ld);
         float *to = dst + i * dp;
         if (dt == DT_F32) {
             SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
@@ -82,35 +83,12 @@ void transpose_words(uint32_t *restrict dst, const uint32_t *restrict src, int64
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < n_rows; i += 16)
         for (int64_t c = 0; c < width; c += 16) {
-            __m512i r[16], s[16];
+            __m512i r[16];
 #pragma GCC unroll 16
             for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(src + (i + l) * width + c);
-#pragma GCC unroll 8
-            for (int l = 0; l < 8; l++) { /* words, then pairs of words, then quarters */
-                s[2 * l] = _mm512_unpacklo_epi32(r[2 * l], r[2 * l + 1]);
-                s[2 * l + 1] = _mm512_unpackhi_epi32(r[2 * l], r[2 * l + 1]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                r[4 * l] = _mm512_unpacklo_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 1] = _mm512_unpackhi_epi64(s[4 * l], s[4 * l + 2]);
-                r[4 * l + 2] = _mm512_unpacklo_epi64(s[4 * l + 1], s[4 * l + 3]);
-                r[4 * l + 3] = _mm512_unpackhi_epi64(s[4 * l + 1], s[4 * l + 3]);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                s[l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0x88);
-                s[4 + l] = _mm512_shuffle_i32x4(r[l], r[4 + l], 0xdd);
-                s[8 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0x88);
-                s[12 + l] = _mm512_shuffle_i32x4(r[8 + l], r[12 + l], 0xdd);
-            }
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                _mm512_storeu_si512(dst + (c + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 8 + l) * n_rows + i, _mm512_shuffle_i32x4(s[l], s[8 + l], 0xdd));
-                _mm512_storeu_si512(dst + (c + 4 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0x88));
-                _mm512_storeu_si512(dst + (c + 12 + l) * n_rows + i, _mm512_shuffle_i32x4(s[4 + l], s[12 + l], 0xdd));
-            }
+            transpose_16x16(r);
+#pragma GCC unroll 16
+            for (int l = 0; l < 16; l++) _mm512_storeu_si512(dst + (c + l) * n_rows + i, r[l]);
         }
 #else
     for (int64_t i = 0; i < n_rows; i++)
@@ -129,7 +107,7 @@ void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict 
             SIMD_FOR (int64_t i = 0; i < TQ; i++) scaled[l * TQ + i] = src[(c + l) * TQ + i] * factor[i];
         transpose(rows, scaled, WIDTH, TQ);
         for (int64_t i = 0; i < n; i++) {
-            void *to = element_w(dst, dt, i * ld + c);
+            void *to = cpu_at_w(dst, dt, i * ld + c);
             if (dt == DT_F32) {
                 SIMD_FOR (int64_t l = 0; l < width; l++) ((float *)to)[l] = rows[i * WIDTH + l];
             } else if (dt == DT_BF16) {

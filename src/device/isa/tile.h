@@ -214,8 +214,8 @@ INLINE void modify_scores(float *s, const dt_attention *at, float factor, const 
     }
 }
 
-/* The end of a row's softmax, from its maximum m and sum l of e^(s - m): what its weighted sum of values is times, and
- * lse. A sink joins the sum here, since it has no value. */
+/* The end of a row's softmax, from its maximum m and sum l of e^(s - m): the factor of its weighted sum of values, and
+ * lse. A sink is added to the sum here, because it has no value. */
 typedef struct row_end {
     float factor, lse;
 } row_end;
@@ -274,7 +274,7 @@ INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args 
         factor[i] = e.factor;
         if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = e.lse;
     }
-    store_transposed(element_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, factor,
+    store_transposed(cpu_at_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, factor,
                      scratch);
 }
 
