@@ -1,8 +1,7 @@
 /* bench_compute.c - rates of what bench_layers leaves out, on any device: copies, matmuls, attention, the
  * classifier, optimizers and reductions, the choice of tokens.
  *
- *     bench_compute [device [part...]]     device: cuda. Parts: copies matmuls rows attention classifier
- *                                      optimizer tokens
+ *     bench_compute [device [part...]]     device: cuda. Parts: copies matmuls attention classifier optimizer tokens
  *
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
  * turns of as many calls as take some milliseconds. Values are random: zeros would be faster. Rates count the
@@ -181,23 +180,6 @@ static void bench_matmul(bench *b)
         bench_layer(b, &layers[i]);
         bench_drop(b);
     }
-}
-
-/* Generation: batch-invariant matmuls, which read the weights for a few rows. */
-static void bench_rows(bench *b)
-{
-    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
-        for (int64_t m = 1; m <= 256; m *= 16) {
-            const layer *l = &layers[i];
-            char name[96];
-            matmul p = {dt_dense_matmul(m, l->out, l->in, false, true, DT_BF16, DT_BF16),
-                        bench_values(b, m * l->in, DT_BF16, 1), bench_values(b, l->in * l->out, DT_BF16, 1),
-                        bench_room(b, (size_t)(m * l->out) * 2)};
-            p.mm.batch_invariant = true;
-            snprintf(name, sizeof name, "%s %s %" PRId64 " rows", l->model, l->name, m);
-            show(b, name, run_matmul, &p, 0, (double)(l->in * l->out) * 2);
-            bench_drop(b);
-        }
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -471,9 +453,8 @@ static void bench_tokens(bench *b)
 static const struct {
     const char *name;
     void (*run)(bench *b);
-} parts[] = {{"copies", bench_copies},       {"matmuls", bench_matmul},        {"rows", bench_rows},
-             {"attention", bench_attention}, {"classifier", bench_classifier}, {"optimizer", bench_optimizer},
-             {"tokens", bench_tokens}};
+} parts[] = {{"copies", bench_copies},         {"matmuls", bench_matmul},      {"attention", bench_attention},
+             {"classifier", bench_classifier}, {"optimizer", bench_optimizer}, {"tokens", bench_tokens}};
 
 int main(int argc, char **argv)
 {

@@ -17,7 +17,7 @@ function parse(i) {
     us = $(i - 1); rate = $(i + 1); share = $(i + 3)
     return i <= NF
 }
-/^(copies|matmuls|rows|attention|classifier|optimizer|tokens)$/ { part = $1; next }
+/^(copies|matmuls|attention|classifier|optimizer|tokens)$/ { part = $1; next }
 /^PyTorch / { part = "peer"; next }
 /^[A-Z].*: [0-9]+ tokens of [0-9]+$/ { part = "layers"; shape = $0; sub(/:.*/, "", shape); next }
 /, states [0-9.]+ GiB$/ { part = "profile"; model = $0; sub(/, states.*/, "", model); sub(/.*; /, "", model); next }
@@ -81,14 +81,12 @@ part == "matmuls" {
 }
 part == "tokens" { choice = name; sub(/^[0-9]+ x [0-9]+ /, "", choice); cell("tokens", choice, substr(name, 1, length(name) - length(choice) - 1), us) }
 part == "layers" { cell("layers", name, shape, share) }
-part == "copies" || part == "rows" || part == "classifier" || part == "optimizer" { line[part, ++n[part]] = name " | " us " | " rate " | " share }
+part == "copies" || part == "classifier" || part == "optimizer" { line[part, ++n[part]] = name " | " us " | " rate " | " share }
 END {
     pivot("profile", "ms of a step, by events")
     if (n["copies"]) head("copies | us | GB/s | of the first")
     for (i = 1; i <= n["copies"]; i++) row(line["copies", i])
     pivot("matmuls", "matmuls, bf16, TFLOP/s (a large one: " large ")")
-    if (n["rows"]) head("batch-invariant matmuls of a few rows, bf16 | us | GB/s | of a copy")
-    for (i = 1; i <= n["rows"]; i++) row(line["rows", i])
     if (n_attention) head("attention, causal, bf16: TFLOP/s | forward | flash | cuDNN | backward | flash | cuDNN")
     for (i = 1; i <= n_attention; i++) {
         a = attention[i]
