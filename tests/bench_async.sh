@@ -50,7 +50,7 @@ for layout in "1 2 0" "2 1 2"; do
     nbytes=$(values async save/bytes | median)
     plain=$(for _ in 1 2 3; do
         begin=$EPOCHREALTIME
-        dd if=/dev/zero of="$tmp/plain" bs=8M count="$(($1 * ${nbytes%.*}))" iflag=count_bytes conv=fsync status=none
+        dd if=/dev/zero of="$tmp/plain" bs=8M count="$(awk -v np="$1" -v b="$nbytes" 'BEGIN { printf "%d", np * b }')" iflag=count_bytes conv=fsync status=none
         awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }'
         rm "$tmp/plain"
     done | median)

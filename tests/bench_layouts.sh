@@ -18,9 +18,10 @@ tmp=$(mktemp -d ${DIR:+-p "$DIR"}) && trap 'rm -rf "$tmp"' EXIT
 head -c 1200000 /dev/urandom >"$tmp/noise"
 ./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || exit 1 # ids do not affect the time
 
-GROUPS_OF='stages|zero.stage=0|zero.stage=1|zero.stage=2|zero.stage=3
-offload at stage 2|zero.stage=2|zero.stage=2 zero.offload_optimizer=cpu|zero.stage=2 zero.offload_optimizer=nvme
-offload at stage 3|zero.stage=3|zero.stage=3 zero.offload_optimizer=cpu|zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu|zero.stage=3 zero.offload_optimizer=nvme|zero.stage=3 zero.offload_optimizer=nvme zero.offload_param=nvme'
+cpu=zero.offload_optimizer=cpu nvme=zero.offload_optimizer=nvme
+GROUPS_OF="stages|zero.stage=0|zero.stage=1|zero.stage=2|zero.stage=3
+offload at stage 2|zero.stage=2|zero.stage=2 $cpu|zero.stage=2 $nvme
+offload at stage 3|zero.stage=3|zero.stage=3 $cpu|zero.stage=3 $cpu zero.offload_param=cpu|zero.stage=3 $nvme|zero.stage=3 $nvme zero.offload_param=nvme"
 for layout in "0 4" "1 1" "1 4" "2 4" "3 4"; do
     keys="zero.stage=${layout% *} batch.gradient_accumulation_steps=${layout#* }"
     GROUPS_OF+=$'\n'"reproducible, stage ${layout% *}, micro-steps: ${layout#* }|$keys|$keys run.reproducible=true"
