@@ -4,6 +4,7 @@
 #
 #     step       median, of a run that saves only at its end
 #     at once    time that training waits for a synchronous save
+#     plain      time of one process that writes and syncs as many bytes on the same disk
 #     copy       of the states to host memory, and its rate compared with that of reading and writing memory (bench_limits)
 #     stall      time that training waits for an asynchronous save; beyond the copy, in percent of a step: the goal is 5
 #     published  from the beginning of the copy to the file with its name
@@ -34,7 +35,7 @@ values() { sed -n "s|.*\"$2\": *\([0-9.e+-]*\).*|\1|p" "$tmp/$1.jsonl"; } # NAME
 beside() { awk -v every="$every" -v beside="$1" '{ split($0, a, "\"step\": "); s = a[2] + 0; split($0, b, "\"step_time\": "); k = (s - 1) % every
                                                   if (s > every && (k < 3) == beside) print b[2] + 0 }' "$tmp/async.jsonl" | median; }
 
-printf '%-16s %8s %9s %7s %7s %7s %8s %9s %10s %6s\n' "ranks x threads" "step s" "at once s" "copy s" "GB/s" "limit" "stall s" "beyond %" "published s" "steps"
+printf '%-16s %8s %9s %7s %7s %7s %7s %8s %9s %10s %6s\n' "ranks x threads" "step s" "at once s" "plain s" "copy s" "GB/s" "limit" "stall s" "beyond %" "published s" "steps"
 for layout in "1 2 0" "2 1 2"; do
     set -- $layout
     rm -f "$tmp"/*.log "$tmp"/*.jsonl
@@ -46,9 +47,16 @@ for layout in "1 2 0" "2 1 2"; do
     step=$(values none step_time | median)
     at_once=$(sed -n 's/^checkpoint of step .* written in \([0-9.]*\) s$/\1/p' "$tmp/sync.log" | median)
     limit=$("$bin/bench_limits" "$(($1 * $2))" 2 | awk '{ print $3 / 2 }')
+    nbytes=$(values async save/bytes | median)
+    plain=$(for _ in 1 2 3; do
+        begin=$EPOCHREALTIME
+        dd if=/dev/zero of="$tmp/plain" bs=8M count="$(awk -v np="$1" -v b="$nbytes" 'BEGIN { printf "%d", np * b }')" iflag=count_bytes conv=fsync status=none
+        awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }'
+        rm "$tmp/plain"
+    done | median)
     paste <(values async save/copy_time) <(values async save/stall) | awk '{ print $2 - $1 }' | median >"$tmp/beyond"
-    awk -v l="$1 x $2, stage $3" -v s="$step" -v o="$at_once" -v c="$(values async save/copy_time | median)" -v b="$(values async save/bytes | median)" \
+    awk -v l="$1 x $2, stage $3" -v s="$step" -v o="$at_once" -v w="$plain" -v c="$(values async save/copy_time | median)" -v b="$nbytes" \
         -v m="$limit" -v t="$(values async save/stall | median)" -v y="$(cat "$tmp/beyond")" -v p="$(values async save/time | median)" \
         -v np="$1" -v during="$(beside 1)" -v else_="$(beside 0)" 'BEGIN {
-        printf "%-16s %8.3f %9.3f %7.3f %7.1f %7.1f %8.3f %9.1f %10.2f %6.2f\n", l, s, o, c, np * b / c / 1e9, m, t, 100 * y / s, p, during / else_ }'
+        printf "%-16s %8.3f %9.3f %7.3f %7.3f %7.1f %7.1f %8.3f %9.1f %10.2f %6.2f\n", l, s, o, w, c, np * b / c / 1e9, m, t, 100 * y / s, p, during / else_ }'
 done

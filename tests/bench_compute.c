@@ -5,7 +5,8 @@
  *
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
  * turns of as many calls as take some milliseconds. Values are random: zeros would be faster. Rates count the
- * operations that the mathematics asks for (attention: the causal half) and the bytes that have to move. */
+ * operations that the mathematics asks for (attention: the causal half) and the bytes that have to move.
+ * DTRAIN_CUDA_PRODUCT=own or DTRAIN_ONEDNN=none measures dtrain's own matmuls instead of the library's. */
 #include "bench.h"
 
 enum { TOKENS = 8192, TURNS = 5 };

@@ -123,4 +123,23 @@ static const char *published(const char *name)
     return text;
 }
 
+/* Opens a chat with a tokenizer's own template, which is stored in tokenizer_config.json. */
+static dt_err open_template(const char *jinja, dt_chat **c)
+{
+    static dt_tokenizer t; /* the template keeps it */
+    t = fake;
+    t.info.directory = "models/x";
+    t.info.chat_template = jinja;
+    t.info.chat_template_file = "tokenizer_config.json";
+    dt_error_clear();
+    return dt_chat_open(c, "auto", &t);
+}
+
+static dt_chat *opened(const char *jinja)
+{
+    dt_chat *c;
+    if (open_template(jinja, &c) != DT_OK) fail_msg("%s", dt_error_message());
+    return c;
+}
+
 #endif

@@ -134,33 +134,16 @@ static inline void close_zero(fixture *f)
     f->z = NULL;
 }
 
-static inline char *in_dir(const fixture *f, const char *name, char out[PATH_MAX])
-{
-    return in_folder(f->dir, name, out);
-}
-
-static inline bool exists_in(const fixture *f, const char *name)
-{
-    char path[PATH_MAX];
-    return access(in_dir(f, name, path), F_OK) == 0;
-}
-
 /* After a save of step 2 that failed: step 1 is the newest, and nothing of step 2 is left. */
 static inline bool folder_is_as_before(const fixture *f)
 {
     char path[PATH_MAX], text[64] = "";
-    FILE *l = fopen(in_dir(f, "latest", path), "r");
+    FILE *l = fopen(in_folder(f->dir, "latest", path), "r");
     if (!l || !fgets(text, sizeof text, l)) return false;
     fclose(l);
-    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f, "step-00000001.h5") &&
-           !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
-}
-
-static inline bool shell(const char *format, const char *arg)
-{
-    char command[PATH_MAX + 200];
-    snprintf(command, sizeof command, format, arg);
-    return system(command) == 0;
+    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f->dir, "step-00000001.h5") &&
+           !exists_in(f->dir, "step-00000002.h5") && !exists_in(f->dir, "step-00000002.h5.part") &&
+           !exists_in(f->dir, "latest.part");
 }
 
 static inline int open_fixture(void **state)

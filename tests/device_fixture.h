@@ -127,4 +127,12 @@ static inline int close_device(void **state)
     return 0;
 }
 
+/* Runs the tests with each set of instructions of the CPU, or once on another device; the number that failed. */
+static inline int run_with_each_isa(void)
+{
+    int failed = 0;
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    return failed;
+}
+
 #endif

@@ -16,8 +16,9 @@
 #   beside FUNCTION ARGS...      runs it in a subshell concurrently, with its own $code and $out;
 #   beside_end                   prints their result lines, in the order of the calls. For cases that mostly wait and use separate directories
 #   kill_slowly COMMAND...       when a rank dies, mpirun asks the others to end and kills them two seconds later, not immediately
-#   every N COUNT                does this tier run case COUNT, counted from 1? make test runs every N-th
+#   every N COUNT                does this tier run case COUNT, counted from 1? make test and the queue device run every N-th
 #   full_only                    the rest of the script runs in make test-full only
+#   cpu_only                     the rest of the script does not run on the queue device: it runs no device code of its own
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
 # $tmp is an empty directory, removed at the end. The working directory is the top of the tree or a folder of links to it: ./dtrain and the
@@ -113,6 +114,7 @@ wrong() {
     elif [ "$(grep -cE -- "$regex" "$out")" != 1 ]; then not_ok "$name" "expected one line with $regex"
     else ok "$name"; fi
 }
-every() { [ -n "${FULL-full}" ] || [ $(($2 % $1)) = $((1 % $1)) ]; } # N COUNT: make test takes every N-th of many similar cases
+every() { { [ -n "${FULL-full}" ] && [ "${DTRAIN_DEVICE:-}" != queue ]; } || [ $(($2 % $1)) = $((1 % $1)) ]; } # N COUNT
 full_only() { [ -n "${FULL-full}" ] || { e2e_done; exit; }; } # make test ends a script here
+cpu_only() { [ "${DTRAIN_DEVICE:-}" != queue ] || { e2e_done; exit; }; }
 e2e_done() { [ "$n_not_ok" = 0 ]; } # the last line of a script: e2e_done

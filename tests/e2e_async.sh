@@ -2,7 +2,6 @@
 # e2e_async.sh - checkpoint.async: training continues while a checkpoint is written. The file matches the one that a synchronous save
 # writes. Kills, faults and full disks at any point of the write leave published checkpoints intact.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

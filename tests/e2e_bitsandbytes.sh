@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_bitsandbytes.sh - directories of bitsandbytes in the programs: as values, and as a base in nf4 whose codes stay as they are. The values
 # are those that bitsandbytes dequantises (NAME_decoded).
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data

@@ -206,6 +206,8 @@ expect "a reference that is not there yet is planned for" sh -c "[ -s '$tmp/.the
 plan model.path="$fixture/start" $judged dpo.kl_coef=0 >"$tmp/.judges"
 expect "judges add memory to the plan" awk 'NR == FNR { before[$1] = $0; next } { split(before[$1], b); n += $2 > b[2] || $0 != before[$1] } END { exit n < 4 || n != FNR }' "$tmp/.there" "$tmp/.judges"
 
+cpu_only
+
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2

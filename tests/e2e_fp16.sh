@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_fp16.sh - training in fp16: static and dynamic loss scales, overflows on one rank, resuming inside a window, persistent overflows, and
 # the data type in which gradients are sent.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_generate.sh - dtrain-generate: the text does not depend on ranks, stage or batch size; forms of input and output; error messages.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1
 m=$tmp/run

@@ -186,6 +186,8 @@ train 1 unseen "${few[@]}" checkpoint.resume=auto
 is "the resumed run does the validation first" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
 expect "the resumed run ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
 
+cpu_only
+
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2

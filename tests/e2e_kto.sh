@@ -3,7 +3,6 @@
 # and delta depend on neither.
 # Also: learning; resuming; validation; a reference that follows the policy; records; errors.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 data -o "$tmp/pairs.h5" tests/data/kto/pairs.jsonl

@@ -194,6 +194,8 @@ ends "a resumed run reports the missing base" 65 alone 2 halves2 $trained run.ma
 rm -r "$tmp/moved" && cp -r tests/data/dpo/start "$tmp/moved"
 ends "model.path names the new place of a moved base" 0 lora 2 halves2 "" $bits model.path="$tmp/moved" $trained
 
+cpu_only
+
 # ---- what is refused -----------------------------------------------------------------------------------------------------------------------------
 ends "an unknown layer is refused" 64 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; choose from embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"

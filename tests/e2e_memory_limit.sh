@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_memory_limit.sh - a model whose states exceed the memory limit of a cgroup: it trains with states in files and is refused without.
 # Needs permission to create a cgroup with a memory limit (root on the host; most containers lack it).
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 limit=600000000

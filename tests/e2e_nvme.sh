@@ -2,7 +2,6 @@
 # e2e_nvme.sh - I/O failures of states in files: on one rank only, by system errors and by injected ones, between any two phases of an
 # update, and by a kill. The last checkpoint is unchanged, training resumes from it with the same bits, and no files remain on the disk.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -2,7 +2,6 @@
 # e2e_ppo.sh - proximal policy optimisation. Losses, metrics and final weights match PyTorch's for the same completions. Bits do not depend
 # on the number of ranks or the stage, also after a resume inside a rollout. Also: learning; exports; plans; errors; failures of one rank.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/ppo

@@ -2,7 +2,6 @@
 # e2e_quantised_base.sh - adapters on a model whose matrices are stored as int8 or nf4: which matrices are quantised and to which values.
 # Training matches training on the dequantised matrices. Bits do not depend on ranks, stage, offload or resuming. Also: checkpoints,
 # exported models, references, and unsupported cases. Behaviour that both formats share is tested with one of them.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 llama=tests/data/dpo/start gpt2=tests/data/lora/gpt2

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_recompute.sh - model.activation_checkpointing: losses and weights of a run are bit-identical whatever is recomputed, for each family,
 # with dropout, tied embeddings and packed documents, at every stage.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -2,7 +2,6 @@
 # e2e_resume.sh - stopping, resuming and changing the layout: signals, kills at any moment, full disks, damaged files, other rank counts and
 # stages.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -2,7 +2,6 @@
 # e2e_rm.sh - reward models. Ten steps match TRL's RewardTrainer on any number of ranks and at any stage. Also: learning from pairs and from
 # safety labels; import from a language model's directory and export; omitted records and errors.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rm

@@ -2,7 +2,6 @@
 # e2e_sft.sh - options of fine-tuning. The loss of dynamic fine-tuning, training on prompts and NEFTune match TRL's SFTTrainer, on any number of ranks
 # and at any stage, packed or not. Noise depends on seed, step, sample and token alone.
 # Also: resuming; validation without noise; adapters; meshes; 16 bits; images; learning; errors.
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 . "$(dirname "$0")/mesh_common.sh"

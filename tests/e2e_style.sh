@@ -49,7 +49,7 @@ awk '$1 ~ /^[TDRBV]$/ { room[$2] = $3; at[$2] = $4 } { line[NR] = $0 }
 expect "calls between rooms go down" test ! -s "$out"
 
 # What a room includes must not be of a room above.
-grep -rnE '#include "dtrain/' src include --include='*.[ch]' | sed -E 's|^([^:]*):([0-9]+):.*"dtrain/([a-z_]+)/([a-z_0-9]+\.h)".*|\1 \2 \3 \4|' | awk -v rooms="$rooms main" '
+grep -rnE '#include "dtrain/' src include --include='*.[ch]' --exclude=precompiled.h | sed -E 's|^([^:]*):([0-9]+):.*"dtrain/([a-z_]+)/([a-z_0-9]+\.h)".*|\1 \2 \3 \4|' | awk -v rooms="$rooms main" '
     BEGIN { n = split(rooms, list, " "); for (i = 1; i <= n; i++) at[list[i]] = i }
     { split($1, path, "/"); room = path[1] == "src" ? path[2] : path[3]
       if (!($3 in at)) print $1 ":" $2 ": includes " $3 ", which is no room"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # e2e_train.sh - losses and weights do not depend on the number of ranks or the ZeRO stage; sft, eval, plan and check.
 # QUICK:
-# DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

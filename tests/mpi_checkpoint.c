@@ -34,7 +34,7 @@ static bool file_holds(const fixture *f, const char *name, int salt)
     char path[PATH_MAX];
     hid_t file;
     dt_h5_lock();
-    bool same = dt_h5_open(in_dir(f, name, path), &file, NULL) == DT_OK;
+    bool same = dt_h5_open(in_folder(f->dir, name, path), &file, NULL) == DT_OK;
     for (int u = 0; same && u < N_UNITS; u++)
         for (int t = 0; same && t < f->units[u].n_tensors; t++)
             for (int s = 0; same && s < N_STATES; s++) same = tensor_in_file_is(file, &f->units[u].tensors[t], s, salt);
@@ -62,7 +62,7 @@ IN_DIR(saved_tensors_stand_whole_and_come_back)
             char full[PATH_MAX];
             /* other stage, other precision */
             assert_all(f->mpi, open_zero(f, 3 - stage, dtype ? DT_F32 : DT_BF16, false));
-            assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, path, full), true, NULL) == DT_OK);
+            assert_all(f->mpi, load_one(&f->comm, f->z, in_folder(f->dir, path, full), true, NULL) == DT_OK);
             assert_all(f->mpi, states_are(f->z, true, salt));
             close_zero(f);
         }
@@ -79,11 +79,12 @@ IN_DIR(the_file_does_not_depend_on_who_wrote_it)
         close_zero(f);
         if (stage == 0) usleep(1100 * 1000); /* nor on when: HDF5 counts seconds */
         if (stage == 0)
-            assert_all(f->mpi,
-                       f->comm.rank != 0 || rename(in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b)) == 0);
+            assert_all(f->mpi, f->comm.rank != 0 ||
+                                   rename(in_folder(f->dir, "step-00000001.h5", a), in_folder(f->dir, "kept", b)) == 0);
     }
     char command[3 * PATH_MAX];
-    snprintf(command, sizeof command, "cmp '%s' '%s'", in_dir(f, "step-00000001.h5", a), in_dir(f, "kept", b));
+    snprintf(command, sizeof command, "cmp '%s' '%s'", in_folder(f->dir, "step-00000001.h5", a),
+             in_folder(f->dir, "kept", b));
     assert_all(f->mpi, f->comm.rank != 0 || system(command) == 0);
 }
 
@@ -94,7 +95,7 @@ static void frozen_model_keeps_its_bits(fixture *f, dt_dtype dtype)
     assert_all(f->mpi, fill_states(f->z, false, 5));
     assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
     close_zero(f);
-    in_dir(f, "step-00000001.h5", path);
+    in_folder(f->dir, "step-00000001.h5", path);
     assert_all(f->mpi, f->comm.rank != 0 || dt_checkpoint_verify(path, NULL) == DT_OK);
 
     for (int frozen = 0; frozen < 2; frozen++) { /* 16 bits in the file, the same and fp32 in memory */
@@ -125,7 +126,7 @@ IN_DIR(meta_and_long_texts_come_back)
     for (int i = 0; i < 200 << 10; i++) meta.config[i] = (char)('a' + i % 23);
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
-    const bool readable = dt_checkpoint_read_meta(in_dir(f, "step-00000003.h5", path), &read) == DT_OK;
+    const bool readable = dt_checkpoint_read_meta(in_folder(f->dir, "step-00000003.h5", path), &read) == DT_OK;
     assert_all(f->mpi, readable);
     const bool same = read.step == 3 && read.samples == 24 && read.tokens == 1536 && read.updates == 2 &&
                       read.states.updates == 1 && read.seed == UINT64_MAX - 5 && read.scale.scale == 65536.5 &&
@@ -192,7 +193,7 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     assert_all(f->mpi, add_items(&wanted) && (f->comm.rank || add_items(&meta.items)));
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
-    assert_all(f->mpi, dt_checkpoint_verify(in_dir(f, "step-00000003.h5", path), NULL) == DT_OK);
+    assert_all(f->mpi, dt_checkpoint_verify(in_folder(f->dir, "step-00000003.h5", path), NULL) == DT_OK);
     assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK);
     bool ok = dt_checkpoint_read_meta(path, &read) == DT_OK && are_items(&read.items, &wanted);
     int32_t few[2];
@@ -228,7 +229,7 @@ IN_DIR(a_file_that_names_no_optimizer_is_adamws)
     fixture *f = *state;
     char path[PATH_MAX];
     dt_ckpt_meta meta;
-    in_dir(f, "step-00000005.h5", path);
+    in_folder(f->dir, "step-00000005.h5", path);
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false) && save_step(f, 5, 0) == DT_OK);
     close_zero(f);
     if (f->comm.rank == 0) {
@@ -255,7 +256,7 @@ IN_DIR(a_loss_scale_that_cannot_be_is_refused)
     char path[PATH_MAX];
     dt_ckpt_meta meta;
     bool ok = true;
-    in_dir(f, "step-00000005.h5", path);
+    in_folder(f->dir, "step-00000005.h5", path);
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false) && save_step(f, 5, 0) == DT_OK);
     close_zero(f);
     for (size_t i = 0; i < sizeof scales / sizeof scales[0] && f->comm.rank == 0; i++) {
@@ -279,7 +280,7 @@ IN_DIR(a_loss_scale_that_cannot_be_is_refused)
 static bool latest_is(const fixture *f, const char *name)
 {
     char path[PATH_MAX], text[64] = "";
-    FILE *l = fopen(in_dir(f, "latest", path), "r");
+    FILE *l = fopen(in_folder(f->dir, "latest", path), "r");
     if (!l) return false;
     const size_t n = fread(text, 1, sizeof text - 1, l);
     fclose(l);
@@ -291,7 +292,7 @@ IN_DIR(the_oldest_go_and_latest_follows)
     fixture *f = *state;
     char path[PATH_MAX], **paths;
     int n;
-    assert_all(f->mpi, dt_checkpoint_list(in_dir(f, "none", path), &paths, &n) == DT_OK && n == 0);
+    assert_all(f->mpi, dt_checkpoint_list(in_folder(f->dir, "none", path), &paths, &n) == DT_OK && n == 0);
     dt_list_free(paths, n);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     if (f->comm.rank == 0) {
@@ -306,7 +307,8 @@ IN_DIR(the_oldest_go_and_latest_follows)
     dt_list_free(paths, n);
     assert_all(f->mpi, right);
     assert_all(f->mpi, latest_is(f, "step-00000030.h5"));
-    assert_all(f->mpi, !exists_in(f, "step-00000001.h5.part") && !exists_in(f, "latest.part") && exists_in(f, "other"));
+    assert_all(f->mpi, !exists_in(f->dir, "step-00000001.h5.part") && !exists_in(f->dir, "latest.part") &&
+                           exists_in(f->dir, "other"));
 
     assert_all(f->mpi, save_step(f, 7, 1) == DT_OK); /* older than all others */
     assert_all(f->mpi, dt_checkpoint_list(f->dir, &paths, &n) == DT_OK);
@@ -331,7 +333,7 @@ IN_DIR(a_full_disk_loses_nothing)
 
     bool ok = open_zero(f, 1, DT_F32, false) && fill_states(f->z, true, 1) && save_step(f, 1, 0) == DT_OK;
     int n_full = 0;
-    in_dir(f, "balloon", balloon);
+    in_folder(f->dir, "balloon", balloon);
     for (int64_t left = 2 * one; ok && left >= 0; left -= left > 16384 ? one / 3 : 4096) { /* room for ever less */
         if (f->comm.rank == 0) {
             const int fd = open(balloon, O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -342,9 +344,9 @@ IN_DIR(a_full_disk_loses_nothing)
         }
         MPI_Barrier(f->mpi);
         const dt_err err = save_step(f, 2, 0);
-        const bool there = exists_in(f, "step-00000002.h5");
-        ok = ok && (err == DT_OK ? there : err == DT_ERR_WRITE && !there) && !exists_in(f, "step-00000002.h5.part") &&
-             !exists_in(f, "latest.part");
+        const bool there = exists_in(f->dir, "step-00000002.h5");
+        ok = ok && (err == DT_OK ? there : err == DT_ERR_WRITE && !there) &&
+             !exists_in(f->dir, "step-00000002.h5.part") && !exists_in(f->dir, "latest.part");
         if (err == DT_OK && f->comm.rank == 0) ok = ok && file_holds(f, "step-00000002.h5", 1);
         ok = ok && (f->comm.rank != 0 || file_holds(f, "step-00000001.h5", 1)) &&
              latest_is(f, err == DT_OK ? "step-00000002.h5" : "step-00000001.h5");
@@ -357,8 +359,8 @@ IN_DIR(a_full_disk_loses_nothing)
         MPI_Barrier(f->mpi);
         if (f->comm.rank == 0) { /* as before the attempt */
             char path[PATH_MAX];
-            unlink(in_dir(f, "step-00000002.h5", path));
-            dt_write_file_atomic(in_dir(f, "latest", path), "step-00000001.h5", 16);
+            unlink(in_folder(f->dir, "step-00000002.h5", path));
+            dt_write_file_atomic(in_folder(f->dir, "latest", path), "step-00000001.h5", 16);
         }
         MPI_Barrier(f->mpi);
     }
@@ -374,10 +376,10 @@ IN_DIR(a_folder_that_cannot_be_made_is_a_write_error)
     fixture *f = *state;
     char path[PATH_MAX];
     const dt_ckpt_meta meta = meta_of(1);
-    if (f->comm.rank == 0) assert_int_equal(dt_write_file_atomic(in_dir(f, "file", path), "x", 1), DT_OK);
+    if (f->comm.rank == 0) assert_int_equal(dt_write_file_atomic(in_folder(f->dir, "file", path), "x", 1), DT_OK);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
-    assert_all(f->mpi,
-               dt_checkpoint_save(&f->comm, f->z, &meta, in_dir(f, "file/checkpoints", path), 0, NULL) == DT_ERR_WRITE);
+    assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, in_folder(f->dir, "file/checkpoints", path), 0,
+                                          NULL) == DT_ERR_WRITE);
 }
 
 static int asked(void) { return 1; }
@@ -392,7 +394,8 @@ IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop)
         assert_all(f->mpi, fill_states(f->z, stage > 0, 1));
         assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
         dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
-        assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, &phase) == DT_ERR_STOP);
+        assert_all(f->mpi,
+                   load_one(&f->comm, f->z, in_folder(f->dir, "step-00000001.h5", path), true, &phase) == DT_ERR_STOP);
         assert_all(f->mpi, dt_comm_failed_together(&f->comm));
         dt_error_clear();
         assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, stage > 0, 1));
@@ -420,14 +423,15 @@ IN_DIR(latest_decides_and_the_best_is_spared)
     assert_all(f->mpi, save_step(f, 1, 1) == DT_OK);
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 1) == DT_OK);
     assert_all(f->mpi, save_step(f, 2, 1) == DT_OK && save_step(f, 3, 1) == DT_OK);
-    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5") &&
-                           exists_in(f, "step-00000003.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000001.h5") && !exists_in(f->dir, "step-00000002.h5") &&
+                           exists_in(f->dir, "step-00000003.h5"));
     assert_all(f->mpi, save_step(f, 2, 0) == DT_OK); /* as after going back */
     assert_all(f->mpi, candidates_are(f, "step-00000002.h5", 2));
-    assert_all(f->mpi, dt_checkpoint_find(in_dir(f, "best", path), &file) == DT_OK && strstr(file, "step-00000001.h5"));
-    free(file);
     assert_all(f->mpi,
-               dt_checkpoint_find(in_dir(f, "latest", path), &file) == DT_OK && strstr(file, "step-00000002.h5"));
+               dt_checkpoint_find(in_folder(f->dir, "best", path), &file) == DT_OK && strstr(file, "step-00000001.h5"));
+    free(file);
+    assert_all(f->mpi, dt_checkpoint_find(in_folder(f->dir, "latest", path), &file) == DT_OK &&
+                           strstr(file, "step-00000002.h5"));
     free(file);
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || shell("rm '%s'/step-00000002.h5", f->dir));
@@ -450,14 +454,14 @@ IN_DIR(the_best_is_kept_in_addition_while_it_is_older)
     assert_all(f->mpi, save_step(f, 1, 2) == DT_OK);
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 1) == DT_OK);
     for (int64_t step = 2; step <= 4; step++) assert_all(f->mpi, save_step(f, step, 2) == DT_OK);
-    assert_all(f->mpi, exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000002.h5"));
-    assert_all(f->mpi, exists_in(f, "step-00000003.h5") && exists_in(f, "step-00000004.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000001.h5") && !exists_in(f->dir, "step-00000002.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000003.h5") && exists_in(f->dir, "step-00000004.h5"));
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || dt_checkpoint_point(f->dir, "best", 4) == DT_OK);
     if (first) dt_checkpoint_prune(f->dir, 2);
     MPI_Barrier(f->mpi);
-    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && exists_in(f, "step-00000003.h5") &&
-                           exists_in(f, "step-00000004.h5"));
+    assert_all(f->mpi, !exists_in(f->dir, "step-00000001.h5") && exists_in(f->dir, "step-00000003.h5") &&
+                           exists_in(f->dir, "step-00000004.h5"));
 }
 
 MPI_TEST_MAIN(open_fixture, close_fixture)

@@ -62,7 +62,7 @@ static bool change_states(fixture *f, int salt)
 static bool is_valid_as_before(const fixture *f)
 {
     char path[PATH_MAX];
-    return folder_is_as_before(f) && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
+    return folder_is_as_before(f) && dt_checkpoint_verify(in_folder(f->dir, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
 TEST_WITH(one_failing_rank_fails_the_save_on_all_ranks, make_dir, remove_dir)
@@ -91,7 +91,7 @@ TEST_WITH(one_failing_rank_fails_the_save_on_all_ranks, make_dir, remove_dir)
         assert_all(f->mpi, is_valid_as_before(f));
     }
     assert_all(f->mpi, dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK && dt_saver_finish(s, NULL) == DT_OK);
-    assert_all(f->mpi, exists_in(f, "step-00000002.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000002.h5"));
     dt_saver_close(s);
 }
 
@@ -108,10 +108,11 @@ TEST_WITH(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir)
         const dt_ckpt_meta meta = meta_of(2);
         assert_all(f->mpi, open_zero(f, stage, dtype, false) && change_states(f, i));
         const dt_saved_model model = model_of(f, &meta);
-        assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, in_dir(f, "at-once.h5", path), NULL) == DT_OK);
+        assert_all(f->mpi,
+                   dt_checkpoint_save_as(&f->comm, f->z, &meta, in_folder(f->dir, "at-once.h5", path), NULL) == DT_OK);
         dt_saver *s = open_saver(f, stage, dtype);
         assert_all(f->mpi, s && change_states(f, i) && dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK);
-        assert_all(f->mpi, !exists_in(f, "step-00000002.h5") || i > 0);
+        assert_all(f->mpi, !exists_in(f->dir, "step-00000002.h5") || i > 0);
         if (change) assert_all(f->mpi, dt_saver_hold(s) == DT_OK && fill_states(f->z, true, 100 + i));
         assert_all(f->mpi, (finish ? dt_saver_finish(s, NULL) : drive(f, s)) == DT_OK);
         assert_all(f->mpi, !dt_saver_state_of(s).in_progress && dt_saver_state_of(s).n_stages == DT_SAVE_STAGES);
@@ -133,11 +134,11 @@ TEST_WITH(one_save_is_in_progress_at_a_time, make_dir, remove_dir)
     const dt_saved_model model = model_of(f, &first);
     assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &first, f->dir, 1) == DT_OK);
     assert_all_fail(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1), DT_ERR_ARG, "");
-    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK && exists_in(f, "step-00000001.h5"));
+    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK && exists_in(f->dir, "step-00000001.h5"));
     assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK); /* nothing to wait for */
     assert_all(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1) == DT_OK && dt_saver_finish(s, NULL) == DT_OK);
     MPI_Barrier(f->mpi);
-    assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000002.h5") && !exists_in(f->dir, "step-00000001.h5"));
     dt_saver_close(s);
 }
 
@@ -152,8 +153,8 @@ TEST_WITH(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir)
     assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &meta, f->dir, 1) == DT_OK);
     dt_saver_close(s);
     MPI_Barrier(f->mpi);
-    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000001.h5.part") &&
-                           !exists_in(f, "latest.part"));
+    assert_all(f->mpi, !exists_in(f->dir, "step-00000001.h5") && !exists_in(f->dir, "step-00000001.h5.part") &&
+                           !exists_in(f->dir, "latest.part"));
 }
 
 /* The plan contains the copy, in its category and memory space. States larger than the planned copy are refused. */

@@ -21,11 +21,11 @@ IN_DIR(one_failing_rank_fails_the_save_on_all_ranks)
         dt_error_clear();
         MPI_Barrier(f->mpi);
     }
-    assert_all_fail(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL), DT_ERR_FAULT,
-                    "");
+    assert_all_fail(f->mpi, load_one(&f->comm, f->z, in_folder(f->dir, "step-00000001.h5", path), true, NULL),
+                    DT_ERR_FAULT, "");
     assert_all(f->mpi, load_one(&f->comm, f->z, path, true, NULL) == DT_OK && states_are(f->z, true, 1));
     assert_all(f->mpi, save_step(f, 2, 1) == DT_OK);
-    assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
+    assert_all(f->mpi, exists_in(f->dir, "step-00000002.h5") && !exists_in(f->dir, "step-00000001.h5"));
 }
 
 /* The new file has the name of the old one, and `latest` names it. */
@@ -38,7 +38,7 @@ IN_DIR(a_step_saved_again_stays_when_latest_cannot_be_written)
     assert_all(f->mpi, fill_states(f->z, true, 2) && save_step(f, 1, 0) == DT_ERR_WRITE);
     dt_error_clear();
     assert_all(f->mpi, folder_is_as_before(f));
-    assert_all(f->mpi, load_one(&f->comm, f->z, in_dir(f, "step-00000001.h5", path), true, NULL) == DT_OK &&
+    assert_all(f->mpi, load_one(&f->comm, f->z, in_folder(f->dir, "step-00000001.h5", path), true, NULL) == DT_OK &&
                            states_are(f->z, true, 2));
     assert_all_fail(f->mpi, save_step(f, 2, 0), DT_ERR_WRITE, "");
     assert_all(f->mpi, folder_is_as_before(f)); /* a new step goes */
@@ -58,7 +58,7 @@ IN_DIR(a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next)
                                      {.name = "second", .zero = second, .with_states = true}};
     assert_all(f->mpi, fill_states(first, true, 1) && fill_states(second, true, 2));
     assert_all(f->mpi, dt_checkpoint_save_all(&f->comm, models, 2, &meta, f->dir, 0, NULL) == DT_OK);
-    in_dir(f, "step-00000001.h5", path);
+    in_folder(f->dir, "step-00000001.h5", path);
     assert_all(f->mpi, dt_checkpoint_load_all(&f->comm, models, 2, path, NULL) == DT_ERR_FAULT);
     assert_all(f->mpi, dt_comm_failed_together(&f->comm));
     dt_error_clear();

@@ -64,7 +64,7 @@ IN_DIR(files_of_other_writers_load)
 {
     fixture *f = *state;
     char path[PATH_MAX];
-    in_dir(f, "foreign.h5", path);
+    in_folder(f->dir, "foreign.h5", path);
     for (int how = FOREIGN_PLAIN; how <= FOREIGN_BARE_NAMES; how++)
         for (int dtype = 0; dtype < 2; dtype++) {
             assert_all(f->mpi, f->comm.rank != 0 || write_foreign(f, path, (foreign)how));
@@ -82,7 +82,7 @@ IN_DIR(every_half_number_is_read_as_hdf5_reads_it)
     fixture *f = *state;
     enum { N = 65536 };
     char path[PATH_MAX];
-    in_dir(f, "half.h5", path);
+    in_folder(f->dir, "half.h5", path);
     dt_unit unit = {.name = "all"};
     assert_int_equal(dt_unit_add(&unit, "w", 1, (int64_t[]){N}, true, true, 0, 0), DT_OK);
     float *expected = calloc(N, sizeof *expected);
@@ -251,7 +251,7 @@ IN_DIR(damaged_files_are_refused_by_name)
 {
     fixture *f = *state;
     char path[PATH_MAX];
-    in_dir(f, "step-00000004.h5", path);
+    in_folder(f->dir, "step-00000004.h5", path);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     assert_all(f->mpi, fill_states(f->z, true, 4));
     for (int k = 0;; k++) {
@@ -284,7 +284,7 @@ IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
     fixture *f = *state;
     char path[PATH_MAX];
     struct stat st;
-    in_dir(f, "step-00000004.h5", path);
+    in_folder(f->dir, "step-00000004.h5", path);
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     assert_all(f->mpi, fill_states(f->z, true, 4));
     assert_all(f->mpi, save_step(f, 4, 0) == DT_OK);

@@ -60,7 +60,7 @@ int rename(const char *from, const char *to)
 static bool is_valid_as_before(const fixture *f)
 {
     char path[PATH_MAX];
-    return folder_is_as_before(f) && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
+    return folder_is_as_before(f) && dt_checkpoint_verify(in_folder(f->dir, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
 /* The sync of the folder is the last call: after it the new checkpoint is complete and `latest` names it. */
@@ -68,8 +68,8 @@ static bool folder_is_as_after(const fixture *f)
 {
     char path[PATH_MAX], *newest = NULL;
     const bool ok = dt_checkpoint_find(f->dir, &newest) == DT_OK &&
-                    !strcmp(newest, in_dir(f, "step-00000002.h5", path)) &&
-                    dt_checkpoint_verify(newest, NULL) == DT_OK && !exists_in(f, "latest.part");
+                    !strcmp(newest, in_folder(f->dir, "step-00000002.h5", path)) &&
+                    dt_checkpoint_verify(newest, NULL) == DT_OK && !exists_in(f->dir, "latest.part");
     free(newest);
     return ok;
 }

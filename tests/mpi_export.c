@@ -42,7 +42,7 @@ static bool make_tokenizer(const fixture *f, const void *what)
 {
     return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
                  "chat_template.jinja && echo c > other && %s",
-                 f->dir, what);
+                 f->dir, (const char *)what);
 }
 
 /* ---- what goes wrong --------------------------------------------------------------------------------------------- */
@@ -56,7 +56,7 @@ IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
                                       DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
     fixture *f = *state;
     char out[PATH_MAX];
-    in_dir(f, "out", out);
+    in_folder(f->dir, "out", out);
     assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
     for (int k = 0; k < 6; k++) {
         const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes");
@@ -141,7 +141,7 @@ IN_DIR(what_was_read_comes_out_as_the_same_bytes)
             /* trained in bf16 the masters are fp32; frozen in bf16 there is nothing else */
             assert_all(f->mpi, open_model(f, from, stage, all[i].kept, stage % 3 == 0) == DT_OK);
             assert_all(f->mpi, export_to(f, f->dir, all[i].type, 0, NULL) == DT_OK);
-            assert_all(f->mpi, on_first(f, are_same, (in_dir(f, "model.safetensors", t.b), &t)));
+            assert_all(f->mpi, on_first(f, are_same, (in_folder(f->dir, "model.safetensors", t.b), &t)));
             assert_all(f->mpi, count_files(f->dir) == 2);
         }
 }
@@ -151,7 +151,7 @@ IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop)
 {
     fixture *f = *state;
     char out[PATH_MAX];
-    in_dir(f, "out", out);
+    in_folder(f->dir, "out", out);
     dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
     assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
     const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
@@ -169,7 +169,7 @@ IN_DIR(the_configuration_says_what_the_files_are)
     char path[PATH_MAX];
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3", 3, DT_F32, true) == DT_OK);
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_BF16, 0, NULL) == DT_OK);
-    json_t *found = json_load_file(in_dir(f, "config.json", path), JSON_REJECT_DUPLICATES, NULL),
+    json_t *found = json_load_file(in_folder(f->dir, "config.json", path), JSON_REJECT_DUPLICATES, NULL),
            *want = json_load_file("tests/data/hf/qwen3/config.json", 0, NULL);
     json_object_set_new(want, "dtype", json_string("bfloat16"));
     json_object_set_new(want, "torch_dtype", json_string("bfloat16"));
@@ -193,8 +193,8 @@ IN_DIR(shards_are_as_large_as_allowed_and_replace_what_was_there)
         const int n = count_files(f->dir) - 2; /* config.json; the index, or none and one file */
         assert_all(f->mpi, i != 0 || n == n_tensors);
         assert_all(f->mpi, n_files[i] == 0 ? n > 1 && n < n_tensors : i == 0 || n == 0);
-        assert_all(f->mpi, exists_in(f, "model.safetensors.index.json") == (n > 0) &&
-                               exists_in(f, "model.safetensors") == (n == 0));
+        assert_all(f->mpi, exists_in(f->dir, "model.safetensors.index.json") == (n > 0) &&
+                               exists_in(f->dir, "model.safetensors") == (n == 0));
         assert_all(f->mpi,
                    open_model(f, strcpy(text, f->dir), i % 4, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
     }
@@ -206,18 +206,19 @@ IN_DIR(the_tokenizers_files_go_along)
     char out[PATH_MAX], tok[PATH_MAX], file[PATH_MAX];
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 2, DT_F32, false) == DT_OK);
     assert_all(f->mpi, on_first(f, make_tokenizer, "echo '{\"top_k\": 3}' > generation_config.json"));
-    assert_all(f->mpi, export_to(f, in_dir(f, "out", out), DT_ST_F32, 0, in_dir(f, "tok", tok)) == DT_OK);
-    assert_all(f->mpi, count_files(out) == 6 && exists_in(f, "out/tokenizer.json") &&
-                           exists_in(f, "out/chat_template.jinja") && !exists_in(f, "out/other"));
-    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_dir(f, "tok/tokenizer.json", file)) == DT_OK &&
+    assert_all(f->mpi,
+               export_to(f, in_folder(f->dir, "out", out), DT_ST_F32, 0, in_folder(f->dir, "tok", tok)) == DT_OK);
+    assert_all(f->mpi, count_files(out) == 6 && exists_in(f->dir, "out/tokenizer.json") &&
+                           exists_in(f->dir, "out/chat_template.jinja") && !exists_in(f->dir, "out/other"));
+    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_folder(f->dir, "tok/tokenizer.json", file)) == DT_OK &&
                            count_files(out) == 6);
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && f->from.generation.top_k == 3 &&
                            strcmp(f->from.tokenizer, out) == 0);
     /* another tokenizer takes the place of all its files */
     assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK && count_files(out) == 4);
-    assert_all(f->mpi, !exists_in(f, "out/merges.txt") && exists_in(f, "out/tokenizer_config.json"));
-    assert_all(f->mpi,
-               export_to(f, out, DT_ST_F32, 0, in_dir(f, "nowhere", file)) == DT_ERR_DATA && count_files(out) == 4);
+    assert_all(f->mpi, !exists_in(f->dir, "out/merges.txt") && exists_in(f->dir, "out/tokenizer_config.json"));
+    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 0, in_folder(f->dir, "nowhere", file)) == DT_ERR_DATA &&
+                           count_files(out) == 4);
     dt_error_clear();
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && weights_are(f, DT_ST_F32));
 }
@@ -231,8 +232,9 @@ IN_DIR(the_code_of_a_tokenizer_is_not_named)
     assert_all(f->mpi, on_first(f, make_tokenizer,
                                 "echo '{\"x\": [1], \"auto_map\": {\"AutoTokenizer\": [\"a.A\", null]}}' > "
                                 "tokenizer_config.json"));
-    assert_all(f->mpi, export_to(f, in_dir(f, "out", out), DT_ST_F32, 0, in_dir(f, "tok", tok)) == DT_OK);
-    const bool ok = dt_read_file(in_dir(f, "out/tokenizer_config.json", path), 1 << 10, &text, &n) == DT_OK &&
+    assert_all(f->mpi,
+               export_to(f, in_folder(f->dir, "out", out), DT_ST_F32, 0, in_folder(f->dir, "tok", tok)) == DT_OK);
+    const bool ok = dt_read_file(in_folder(f->dir, "out/tokenizer_config.json", path), 1 << 10, &text, &n) == DT_OK &&
                     strcmp(text, "{\"x\": [1], \"auto_map\": {}}\n") == 0;
     free(text);
     assert_all(f->mpi, ok);
@@ -244,7 +246,7 @@ IN_DIR(the_tokenizer_of_bytes_is_written_for_others)
     char path[PATH_MAX];
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 0, DT_F32, false) == DT_OK &&
                            export_to(f, f->dir, DT_ST_F32, 0, "bytes") == DT_OK);
-    json_t *root = json_load_file(in_dir(f, "tokenizer.json", path), JSON_REJECT_DUPLICATES, NULL),
+    json_t *root = json_load_file(in_folder(f->dir, "tokenizer.json", path), JSON_REJECT_DUPLICATES, NULL),
            *model = json_object_get(root, "model");
     const json_t *vocab = json_object_get(model, "vocab"),
                  *end = json_array_get(json_object_get(root, "added_tokens"), 0);
@@ -288,8 +290,8 @@ IN_DIR(a_full_disk_leaves_what_was_there)
     if (f->comm.rank == 0) mounted = mount("tmpfs", f->dir, "tmpfs", 0, "size=400k") == 0 ? 1 : -errno;
     MPI_Bcast(&mounted, 1, MPI_INT, 0, f->mpi);
     skip_all_if(mounted != 1, "mounting a small tmpfs is not permitted here");
-    in_dir(f, "out", out);
-    in_dir(f, "balloon", balloon);
+    in_folder(f->dir, "out", out);
+    in_folder(f->dir, "balloon", balloon);
     bool ok = open_model(f, "tests/data/hf/llama", 3, DT_F32, true) == DT_OK &&
               export_to(f, out, DT_ST_F32, 0, "bytes") == DT_OK;
     int n_full = 0;
@@ -305,7 +307,7 @@ IN_DIR(a_full_disk_leaves_what_was_there)
         const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes"); /* other files than those that are there */
         n_full += err != DT_OK;
         ok = ok && (err == DT_OK || err == DT_ERR_WRITE) &&
-             (err == DT_OK) == exists_in(f, "out/model.safetensors.index.json") &&
+             (err == DT_OK) == exists_in(f->dir, "out/model.safetensors.index.json") &&
              count_files(out) == (err == DT_OK ? 7 : 4);
         if (!ok)
             print_error("with %lld bytes left: error %d, %d files: %s\n", (long long)left, err, count_files(out),
@@ -328,9 +330,9 @@ IN_DIR(places_that_cannot_be_written_are_write_errors)
     fixture *f = *state;
     char path[PATH_MAX];
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 0, DT_F32, false) == DT_OK);
-    assert_all(f->mpi, f->comm.rank != 0 || dt_write_file_atomic(in_dir(f, "file", path), "x", 1) == DT_OK);
-    assert_all_fail(f->mpi, export_to(f, in_dir(f, "file/out", path), DT_ST_F32, 0, NULL), DT_ERR_WRITE, "");
-    assert_all_fail(f->mpi, export_to(f, in_dir(f, "file", path), DT_ST_F32, 0, NULL), DT_ERR_WRITE, "");
+    assert_all(f->mpi, f->comm.rank != 0 || dt_write_file_atomic(in_folder(f->dir, "file", path), "x", 1) == DT_OK);
+    assert_all_fail(f->mpi, export_to(f, in_folder(f->dir, "file/out", path), DT_ST_F32, 0, NULL), DT_ERR_WRITE, "");
+    assert_all_fail(f->mpi, export_to(f, in_folder(f->dir, "file", path), DT_ST_F32, 0, NULL), DT_ERR_WRITE, "");
 }
 
 /* How many tensors a rank reads a part of when it loads the model. */

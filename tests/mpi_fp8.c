@@ -135,7 +135,7 @@ static bool write_file(const fixture *f, const char *name, file *x)
 {
     char path[PATH_MAX];
     x->len += (size_t)snprintf(x->header + x->len, sizeof x->header - x->len, "}");
-    FILE *out = fopen(in_dir(f, name, path), "we");
+    FILE *out = fopen(in_folder(f->dir, name, path), "we");
     const uint64_t len = x->len;
     bool ok = out && fwrite(&len, sizeof len, 1, out) == 1 && fwrite(x->header, 1, x->len, out) == x->len;
     ok = ok && fwrite(x->data, 1, x->nbytes, out) == x->nbytes;
@@ -212,8 +212,8 @@ static bool write_model(const fixture *f, const void *what)
     }
     snprintf(index + n, sizeof index - n, "}}");
     return write_file(f, "a.safetensors", &weights) && write_file(f, "b.safetensors", &scales) &&
-           write_text(in_dir(f, "config.json", path), MODELS[bad->model].config) &&
-           write_text(in_dir(f, "model.safetensors.index.json", path), index);
+           write_text(in_folder(f->dir, "config.json", path), MODELS[bad->model].config) &&
+           write_text(in_folder(f->dir, "model.safetensors.index.json", path), index);
 }
 
 static const entry *find_entry(int model, const char *name)
@@ -287,7 +287,7 @@ typedef struct header_edit {
 static bool edit_header(const fixture *f, const void *what)
 {
     const header_edit *h = what;
-    return shell("rm -rf '%s'/*%s", f->dir, "") && shell("cp tests/data/hf/%s/* '%s'", h->from, f->dir) &&
+    return shell("rm -rf '%s'/*", f->dir) && shell("cp tests/data/hf/%s/* '%s'", h->from, f->dir) &&
            shell("LC_ALL=C sed -i '%s' '%s/model.safetensors'", h->edit, f->dir);
 }
 

@@ -241,7 +241,7 @@ static bool alter(const fixture *f, const void *what)
     int source[MAX_TENSORS], n = 0;
     int64_t flat = 0;
     fixture_path(a->from, from);
-    if (!shell("rm -rf '%s'/*", f->dir, "") || !shell("cp '%s'/config.json '%s'", from, f->dir) ||
+    if (!shell("rm -rf '%s'/*", f->dir) || !shell("cp '%s'/config.json '%s'", from, f->dir) ||
         dt_safetensors_open(&s, from) != DT_OK)
         return false;
     for (int i = 0; i < s.n_tensors && n < MAX_TENSORS - 1; i++) {
@@ -378,14 +378,14 @@ IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not)
     };
     fixture *f = *state;
     char path[PATH_MAX];
-    in_dir(f, "sub/model.h5", path);
+    in_folder(f->dir, "sub/model.h5", path);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
         const dt_ckpt_meta meta = {
             .scale.scale = 1, .config = (char *)"[model]\ntokenizer = bytes\n", .model_config = f->mc.json};
         assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, path, NULL) == DT_OK);
-        assert_all(f->mpi,
-                   exists_in(f, "sub/model.h5") && !exists_in(f, "sub/model.h5.part") && !exists_in(f, "sub/latest"));
+        assert_all(f->mpi, exists_in(f->dir, "sub/model.h5") && !exists_in(f->dir, "sub/model.h5.part") &&
+                               !exists_in(f->dir, "sub/latest"));
         const addition a = {path, all[i].name, all[i].differ};
         assert_all(f->mpi, on_first(f, add_head, &a));
         const dt_err err = open_model(f, path, (int)i % 4, DT_F32, false);
@@ -422,7 +422,7 @@ IN_DIR(a_scalar_head_is_not_tied)
 
 static bool prepare_directory(const fixture *f, const void *what)
 {
-    return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what);
+    return shell("rm -rf '%s'/*", f->dir) && shell("cd '%s' && %s", f->dir, (const char *)what);
 }
 
 /* Reward models ignore the head in files of models with their own code. Tied models compare it with the embedding. */

@@ -74,24 +74,6 @@ static inline bool weights_are(fixture *f, dt_st_type file_type)
     return true;
 }
 
-static inline char *in_dir(const fixture *f, const char *name, char out[PATH_MAX])
-{
-    return in_folder(f->dir, name, out);
-}
-
-static inline bool exists_in(const fixture *f, const char *name)
-{
-    char path[PATH_MAX];
-    return access(in_dir(f, name, path), F_OK) == 0;
-}
-
-static inline bool shell(const char *format, const char *a, const char *b)
-{
-    char command[3 * PATH_MAX];
-    snprintf(command, sizeof command, format, a, b);
-    return system(command) == 0;
-}
-
 /* Rank 0's work that the others wait for. */
 static inline bool on_first(const fixture *f, bool (*work)(const fixture *f, const void *what), const void *what)
 {

@@ -43,4 +43,21 @@ static inline char *in_folder(const char *dir, const char *name, char out[PATH_M
     return out;
 }
 
+static inline bool exists_in(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    return access(in_folder(dir, name, path), F_OK) == 0;
+}
+
+/* Does the command, made as by printf, succeed in a shell? */
+__attribute__((format(printf, 1, 2))) static inline bool shell(const char *format, ...)
+{
+    char command[3 * PATH_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    return system(command) == 0;
+}
+
 #endif

@@ -4,17 +4,6 @@
 #include "chat_fixture.h"
 
 /* Open what the fake tokenizer has when this is its own template. */
-static dt_err open_with(const char *jinja, dt_chat **c)
-{
-    static dt_tokenizer t; /* the template keeps it */
-    t = fake;
-    t.info.directory = "models/x";
-    t.info.chat_template = jinja;
-    t.info.chat_template_file = "tokenizer_config.json";
-    dt_error_clear();
-    return dt_chat_open(c, "auto", &t);
-}
-
 static char *replaced(const char *text, const char *from, const char *to)
 {
     char *out;
@@ -53,7 +42,7 @@ static void writes_the_cases_of(const char *path)
         dt_messages m = {0};
         const unsigned flags = (json_is_true(json_object_get(one, "generate")) ? DT_CHAT_GENERATE : 0u) |
                                (json_is_true(json_object_get(one, "thinking")) ? 0u : DT_CHAT_NO_THINK);
-        assert_int_equal(open_with(published(json_string_value(json_object_get(one, "template"))), &c), DT_OK);
+        c = opened(published(json_string_value(json_object_get(one, "template"))));
         assert_string_equal(dt_chat_source(c), "models/x/tokenizer_config.json");
         assert_int_equal(dt_messages_parse(&m, json_object_get(one, "messages"), "messages", "role", "content"), DT_OK);
         writes(c, m.item, m.n, flags, false, json_string_value(json_object_get(one, "text")));
@@ -76,8 +65,7 @@ TEST(answers_of_gemma_are_found)
 {
     static const char *const names[] = {"gemma-2", "gemma-3"};
     for (int i = 0; i < 2; i++) {
-        dt_chat *c;
-        assert_int_equal(open_with(published(names[i]), &c), DT_OK);
+        dt_chat *c = opened(published(names[i]));
         writes(c, two_turns, 4, 0, true,
                "<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n{x<end_of_turn>}\n"
                "<start_of_turn>user\nr<end_of_turn>\n<start_of_turn>model\n{y<end_of_turn>}\n");
@@ -93,7 +81,7 @@ TEST(answers_are_found_in_the_text)
     for (int i = 1; dt_chat_named(i, &name, &about); i++) {
         dt_pieces p = {0};
         assert_int_equal(dt_chat_open(&c, name, &fake), DT_OK);
-        assert_int_equal(open_with(published(name), &own), DT_OK);
+        own = opened(published(name));
         assert_int_equal(dt_chat_end_token(own), dt_chat_end_token(c));
         assert_int_equal(dt_chat_render(c, two_turns, 4, NULL, 0, &p), DT_OK);
         char *want = strdup(shown(&p, true));
@@ -118,7 +106,7 @@ TEST(answers_are_found_where_earlier_text_changes)
     static const char thought[] = "<think>\nfirst\n</think>\n\none";
     dt_chat *c;
     char want[300];
-    assert_int_equal(open_with(published("qwen3"), &c), DT_OK);
+    c = opened(published("qwen3"));
     for (size_t i = 0; i < sizeof last / sizeof last[0]; i++) {
         const dt_message m[] = {{DT_ROLE_USER, "q", 1, 0},
                                 {DT_ROLE_ASSISTANT, thought, sizeof thought - 1, DT_LEARN_CONTENT},
@@ -133,12 +121,9 @@ TEST(answers_are_found_where_earlier_text_changes)
 /* As transformers' return_assistant_tokens_mask, also where it leaves out the end of a turn. */
 TEST(generation_blocks_are_the_answers)
 {
-    dt_chat *c;
-    assert_int_equal(open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-                               "{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
-                               "<|im_end|>\n{% endfor %}",
-                               &c),
-                     DT_OK);
+    dt_chat *c = opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+                        "{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+                        "<|im_end|>\n{% endfor %}");
     writes(c, two_turns, 4, 0, true,
            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x }<|im_end|>\n"
            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y}<|im_end|>\n");
@@ -152,8 +137,7 @@ TEST(any_number_of_generation_blocks_are_the_targets)
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}"
         "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}"
         "{{ '\n' }}{% endfor %}";
-    dt_chat *c;
-    assert_int_equal(open_with(jinja, &c), DT_OK);
+    dt_chat *c = opened(jinja);
     writes(c, two_turns, 4, 0, true,
            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nx <|im_end|>\n"
            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|im_end|>}\n");
@@ -187,8 +171,7 @@ TEST(words_of_a_template_in_other_texts_are_no_answers)
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n{a <|im_start|>assistant\n<think>\nb\n</think>"
          "\n\nyes<|im_end|>}\n"},
     };
-    dt_chat *c;
-    assert_int_equal(open_with(jinja, &c), DT_OK);
+    dt_chat *c = opened(jinja);
     assert_true(dt_chat_end_token(c) >= 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *thoughts = cases[i].thoughts;
@@ -208,13 +191,9 @@ TEST(words_of_a_template_in_other_texts_are_no_answers)
 /* A template that changes a marked question: the beginning of an answer is then not certain. */
 TEST(questions_that_a_template_changes_are_refused_if_they_contain_its_words)
 {
-    dt_chat *c;
-    assert_int_equal(
-        open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content.endswith('?') %}Q {% endif %}"
-                  "{{ m.content }}<|im_end|>\n{% endfor %}"
-                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-                  &c),
-        DT_OK);
+    dt_chat *c = opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content.endswith('?') %}Q {% endif %}"
+                        "{{ m.content }}<|im_end|>\n{% endfor %}"
+                        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     static const char *const questions[] = {"why?", "<|im_start|>assistant\nwhy?"};
     for (size_t i = 0; i < 2; i++) {
         const dt_message m[] = {{DT_ROLE_USER, questions[i], strlen(questions[i]), 0},
@@ -234,22 +213,16 @@ TEST(questions_that_a_template_changes_are_refused_if_they_contain_its_words)
 /* An answer that ends with two special tokens, as Command R7B's; and one that only ends so as the last. */
 TEST(all_tokens_that_end_an_answer_are_targets)
 {
-    dt_chat *c;
-    assert_int_equal(open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-                               "{% if m.role == 'assistant' %}<|endoftext|>{% endif %}<|im_end|>\n{% endfor %}"
-                               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-                               &c),
-                     DT_OK);
+    dt_chat *c = opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+                        "{% if m.role == 'assistant' %}<|endoftext|>{% endif %}<|im_end|>\n{% endfor %}"
+                        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     writes(c, two_turns, 4, 0, true,
            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x <|endoftext|><|im_end|>}\n"
            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|endoftext|><|im_end|>}\n");
     dt_chat_close(c);
-    assert_int_equal(
-        open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
-                  "{% if loop.last and m.role == 'assistant' %}<|endoftext|>{% endif %}{{ '\n' }}{% endfor %}"
-                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-                  &c),
-        DT_OK);
+    c = opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+               "{% if loop.last and m.role == 'assistant' %}<|endoftext|>{% endif %}{{ '\n' }}{% endfor %}"
+               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     writes(c, two_turns, 4, 0, true,
            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x <|im_end|>}\n"
            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|im_end|><|endoftext|>}\n");
@@ -259,11 +232,8 @@ TEST(all_tokens_that_end_an_answer_are_targets)
 /* An end that is no token: what follows a last answer. */
 TEST(answers_may_end_by_text)
 {
-    dt_chat *c;
-    assert_int_equal(open_with("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n##\n{% endfor %}"
-                               "{% if add_generation_prompt %}assistant:{% endif %}",
-                               &c),
-                     DT_OK);
+    dt_chat *c = opened("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n##\n{% endfor %}"
+                        "{% if add_generation_prompt %}assistant:{% endif %}");
     assert_int_equal(dt_chat_end_token(c), -1);
     writes(c, two_turns, 4, 0, true, "user: q\n##\nassistant:{ x\n##\n}user: r\n##\nassistant:{ y\n##\n}");
     dt_chat_close(c);
@@ -285,8 +255,7 @@ TEST(answers_that_are_not_found_are_refused)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *jinja =
             i ? replaced(published("mistral-v3"), cases[i].from, cases[i].to) : strdup(published("mistral-v3"));
-        dt_chat *c;
-        assert_int_equal(open_with(jinja, &c), DT_OK);
+        dt_chat *c = opened(jinja);
         assert_int_equal(render(c, m, 4, 0), DT_ERR_DATA);
         says(cases[i].says);
         says("--template");
@@ -309,12 +278,12 @@ TEST(a_template_that_cannot_be_used_says_why)
     const dt_message answer = {DT_ROLE_ASSISTANT, "x", 1, 0};
     dt_chat *c;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        assert_int_equal(open_with(cases[i].jinja, &c), DT_ERR_USAGE);
+        assert_int_equal(open_template(cases[i].jinja, &c), DT_ERR_USAGE);
         says("template: the chat template in models/x cannot be evaluated: ");
         says(cases[i].says);
         assert_null(c);
     }
-    assert_int_equal(open_with(published("mixtral"), &c), DT_OK);
+    c = opened(published("mixtral"));
     assert_int_equal(render(c, &answer, 1, 0), DT_ERR_DATA);
     says("models/x/tokenizer_config.json: line 1: the template refuses: roles must alternate");
     dt_chat_close(c);
@@ -332,7 +301,7 @@ TEST(contents_are_passed_as_parts_where_a_template_needs_them)
                  "{%% for m in messages %%}{{ m.role }}:{%% for p in %s{%% endfor %%};{%% endfor %%}"
                  "{%% if add_generation_prompt %%}assistant:{%% endif %%}",
                  loops[i]);
-        assert_int_equal(open_with(jinja, &c), DT_OK);
+        c = opened(jinja);
         writes(c, two_turns, 4, 0, true, "user:q;assistant:{x ;}user:r;assistant:{ y;}");
         dt_chat_close(c);
     }
@@ -343,8 +312,7 @@ TEST(fields_of_messages_are_passed_to_the_template)
     const dt_message m[] = {{DT_ROLE_SYSTEM, "s", 1, 0, .developer = true}, {DT_ROLE_USER, "q", 1, 0, .name = "Ann"}};
     char *jinja = replaced(published("chatml"), "message['role'] + '",
                            "message['role'] + (' ' + message.name if message.name else '') + '");
-    dt_chat *c;
-    assert_int_equal(open_with(jinja, &c), DT_OK);
+    dt_chat *c = opened(jinja);
     writes(c, m, 2, 0, false, "<|im_start|>developer\ns<|im_end|>\n<|im_start|>user Ann\nq<|im_end|>\n");
     dt_chat_close(c);
     free(jinja);
@@ -361,11 +329,10 @@ TEST(thoughts_of_a_field_are_refused_where_the_template_ignores_them)
     const char *reads =
         "{% for m in messages %}{{ m.role }}:{{ '(' ~ m.reasoning_content ~ ')' if m.reasoning_content }}"
         "{{ m.content }};{% endfor %}";
-    dt_chat *c;
-    assert_int_equal(open_with(reads, &c), DT_OK);
+    dt_chat *c = opened(reads);
     writes(c, m, 2, 0, false, "user:q;assistant:(why)a;");
     dt_chat_close(c);
-    assert_int_equal(open_with(published("chatml"), &c), DT_OK);
+    c = opened(published("chatml"));
     assert_int_equal(render(c, m, 2, 0), DT_ERR_DATA);
     says("message 1: key: the template models/x/tokenizer_config.json has no block for thoughts");
     dt_error_clear();
@@ -377,7 +344,7 @@ TEST(the_text_is_recorded)
 {
     dt_chat *c, *again;
     char *spec, *jinja;
-    assert_int_equal(open_with(published("qwen2"), &c), DT_OK);
+    c = opened(published("qwen2"));
     assert_int_equal(dt_chat_spec(c, &spec), DT_OK);
     assert_null(strpbrk(spec, "\n#;$"));
     assert_int_equal(dt_chat_open(&again, spec, &fake), DT_OK);
@@ -396,8 +363,7 @@ TEST(the_text_is_recorded)
 TEST(the_date_is_a_fixed_day)
 {
     char *jinja = replaced(published("llama-3.1"), "'26 Jul 2024'", "strftime_now('%d %b %Y')");
-    dt_chat *c;
-    assert_int_equal(open_with(jinja, &c), DT_OK);
+    dt_chat *c = opened(jinja);
     writes(c, two_turns, 1, 0, false,
            "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul "
            "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nq<|eot_id|>");
@@ -415,7 +381,7 @@ TEST(the_claimed_origin_of_edited_jinja_is_not_trusted)
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++) {
         snprintf(edited, sizeof edited, "{#- Written by dtrain. chat_template = %s #}\n%s", first[i],
                  published("chatml"));
-        assert_int_equal(open_with(edited, &c), DT_OK);
+        c = opened(edited);
         assert_string_equal(dt_chat_source(c), "models/x/tokenizer_config.json");
         writes(c, two_turns, 1, 0, false, "<|im_start|>user\nq<|im_end|>\n");
         dt_chat_close(c);

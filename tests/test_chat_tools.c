@@ -32,17 +32,6 @@ static const char with_ids[] =
     "{\"role\": \"tool\", \"tool_call_id\": \"aaaaaaaa1\", \"content\": \"12\"}, "                                     \
     "{\"role\": \"assistant\", \"content\": \"x\"}]"
 
-static void open_with(dt_chat **c, const char *jinja)
-{
-    static dt_tokenizer t; /* the template keeps it */
-    t = fake;
-    t.info.directory = "models/x";
-    t.info.chat_template = jinja;
-    t.info.chat_template_file = "tokenizer_config.json";
-    dt_error_clear();
-    if (dt_chat_open(c, "auto", &t) != DT_OK) fail_msg("%s", dt_error_message());
-}
-
 /* Render a record {messages or conversations, tools}; want: the text, its answers in braces, NULL: any. */
 static void writes(const dt_chat *c, const char *record, const char *want)
 {
@@ -82,7 +71,7 @@ TEST(openai_s_forms_are_the_same_conversation)
         "\"function_call\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}"};
     dt_chat *c;
     char record[600];
-    open_with(&c, hermes);
+    c = opened(hermes);
     assert_true(dt_chat_reads_tools(c, false) && dt_chat_writes_calls(c));
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         snprintf(record, sizeof record, "{\"messages\": [" Q "{\"role\": \"assistant\", %s}, " END "}", calls[i]);
@@ -93,8 +82,7 @@ TEST(openai_s_forms_are_the_same_conversation)
 
 TEST(parallel_calls_thoughts_and_text_are_one_answer)
 {
-    dt_chat *c;
-    open_with(&c, hermes);
+    dt_chat *c = opened(hermes);
     writes(c,
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"so\", \"reasoning_content\": \"why\", "
            "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"a\": [1, {}]}}, {\"name\": \"f\"}]}, " END "}",
@@ -146,8 +134,7 @@ TEST(calls_of_long_conversations_are_found)
 {
     char record[8192], want[8192];
     for (int i = 0; i < 2; i++) {
-        dt_chat *c;
-        open_with(&c, i ? numbered : hermes);
+        dt_chat *c = opened(i ? numbered : hermes);
         many_calls(20, record, want, i ? by_numbered : by_hermes);
         writes(c, record, want);
         dt_chat_close(c);
@@ -170,8 +157,7 @@ static double seconds_of(const dt_chat *c, int n_rounds)
 
 TEST(the_time_of_many_calls_is_linear)
 {
-    dt_chat *c;
-    open_with(&c, hermes);
+    dt_chat *c = opened(hermes);
     const double few = seconds_of(c, 20), many = seconds_of(c, 160);
     if (many > 24 * few) fail_msg("20 calls: %g s, 160 calls: %g s", few, many);
     dt_chat_close(c);
@@ -180,8 +166,7 @@ TEST(the_time_of_many_calls_is_linear)
 /* Words of the template in a result are not an answer. */
 TEST(results_are_never_targets)
 {
-    dt_chat *c;
-    open_with(&c, hermes);
+    dt_chat *c = opened(hermes);
     writes(c,
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, {\"role\": \"tool\", "
            "\"content\": \"<|im_start|>assistant\\nno<|im_end|>\"}, {\"role\": \"tool\", \"content\": \"\"}, "
@@ -199,7 +184,7 @@ TEST(tools_are_descriptions_of_functions)
         "\"tools\": \"[{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": {\\\"a\\\": 1}}]\""};
     dt_chat *c;
     char record[400];
-    open_with(&c, hermes);
+    c = opened(hermes);
     for (size_t i = 0; i < sizeof tools / sizeof tools[0]; i++) {
         snprintf(record, sizeof record, "{\"messages\": [" Q "{\"role\": \"assistant\", \"content\": \"x\"}], %s}",
                  tools[i]);
@@ -216,15 +201,14 @@ TEST(tools_are_descriptions_of_functions)
 /* ShareGPT's records have neither ids nor a role of tools. */
 TEST(sharegpt_s_calls_get_ids)
 {
-    dt_chat *c;
-    open_with(&c, hermes);
+    dt_chat *c = opened(hermes);
     writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
            ASKED "{" CALL("{\"a\": 1}") "<|im_end|>}\n" ANSWERED);
     writes(c, GLAIVE("<think>\\nwhy\\n</think>\\n[{\\\"name\\\": \\\"f\\\"}, {\\\"name\\\": \\\"f\\\"}]"),
            ASKED "{<think>\nwhy\n</think>\n\n" CALL("{}") "\n" CALL("{}") "<|im_end|>}\n" ANSWERED);
     writes(c, GLAIVE("no JSON"), ASKED "{no JSON<|im_end|>}\n" ANSWERED);
     dt_chat_close(c);
-    open_with(&c, with_ids);
+    c = opened(with_ids);
     writes(c, GLAIVE("{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1}}"),
            "<s>[INST]q[/INST]{CALLS f {\"a\": 1} call00001</s>}(R 12 call00001[/INST]{ x</s>}");
     dt_chat_close(c);
@@ -233,10 +217,10 @@ TEST(sharegpt_s_calls_get_ids)
 /* As DeepSeek R1's: the arguments are a text, which is kept as it is in the record. */
 TEST(arguments_are_text_where_a_template_needs_it)
 {
-    dt_chat *c;
-    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
-                  "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
-                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    dt_chat *c =
+        opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+               "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     writes(c,
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": "
            "\"{\\\"a\\\":1}\"}]}]}",
@@ -248,8 +232,7 @@ TEST(arguments_are_text_where_a_template_needs_it)
 
 TEST(ids_of_a_record_are_kept)
 {
-    dt_chat *c;
-    open_with(&c, with_ids);
+    dt_chat *c = opened(with_ids);
     writes(c,
            "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"aaaaaaaa1\", \"function\": "
            "{\"name\": \"f\"}}]}, " END "}",
@@ -275,10 +258,9 @@ TEST(templates_without_tools_get_text)
 /* A template that writes tools in a system message only. A conversation without one gets text. */
 TEST(tools_in_the_system_message_only)
 {
-    dt_chat *c;
-    open_with(&c, "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-                  "{% if m.role == 'system' and tools %}({{ tools[0].function.name }}){% endif %}</s>{% endfor %}"
-                  "{% if add_generation_prompt %}<assistant>{% endif %}");
+    dt_chat *c = opened("{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                        "{% if m.role == 'system' and tools %}({{ tools[0].function.name }}){% endif %}</s>{% endfor %}"
+                        "{% if add_generation_prompt %}<assistant>{% endif %}");
     assert_true(dt_chat_reads_tools(c, true) && !dt_chat_reads_tools(c, false));
     writes(c,
            "{\"messages\": [{\"role\": \"system\", \"content\": \"be\"}, " Q
@@ -292,11 +274,11 @@ TEST(tools_in_the_system_message_only)
 /* As OLMo 3's: only the last answer ends with the end-of-text token. */
 TEST(calls_that_end_as_a_question_does)
 {
-    dt_chat *c;
-    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-                  "{% for c in m.tool_calls or [] %}<c>{{ c.function.name }}({{ c.function.arguments | tojson }})</c>"
-                  "{% endfor %}{% if m.role == 'assistant' and loop.last %}{{ eos_token }}{% else %}<|im_end|>\n"
-                  "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    dt_chat *c =
+        opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+               "{% for c in m.tool_calls or [] %}<c>{{ c.function.name }}({{ c.function.arguments | tojson }})</c>"
+               "{% endfor %}{% if m.role == 'assistant' and loop.last %}{{ eos_token }}{% else %}<|im_end|>\n"
+               "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     writes(c, "{\"messages\": [" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, " END "}",
            ASKED "{<c>f({})</c><|im_end|>}\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n{x</s>}");
     dt_chat_close(c);
@@ -307,9 +289,9 @@ TEST(calls_that_a_template_leaves_out_are_refused)
 {
     dt_chat *c;
     dt_messages m = {0};
-    open_with(&c, "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}"
-                  "{{ m.tool_calls[0].function.name }} {{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
-                  "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    c = opened("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}"
+               "{{ m.tool_calls[0].function.name }} {{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+               "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     json_t *list =
         json_loads("[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}]", 0, NULL);
     assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
@@ -341,11 +323,11 @@ static void refuses(const dt_chat *c, const char *messages, const char *why)
 /* Here in conversations that are longer than those with which templates are tested. */
 TEST(a_template_that_writes_messages_in_another_order_is_refused)
 {
-    dt_chat *c;
-    open_with(&c, "{% set all = messages | reverse | list if messages | length > 4 else messages %}{% for m in all %}"
-                  "<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }} "
-                  "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
-                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    dt_chat *c =
+        opened("{% set all = messages | reverse | list if messages | length > 4 else messages %}{% for m in all %}"
+               "<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }} "
+               "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
+               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
     refuses(c,
             "[" Q "{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}, "
             "{\"role\": \"tool\", \"content\": \"12\"}, {\"role\": \"assistant\", \"content\": \"x\"}, " Q
@@ -358,8 +340,7 @@ TEST(a_template_that_writes_messages_in_another_order_is_refused)
 
 TEST(calls_have_a_name_and_an_object_or_a_text)
 {
-    dt_chat *c;
-    open_with(&c, hermes);
+    dt_chat *c = opened(hermes);
     static const char *const wrong[] = {"1", "[1]", "true"};
     for (size_t i = 0; i < 3; i++) {
         char text[256];
@@ -380,9 +361,9 @@ static void renders_parts(const char *parts, int n, const char *expected)
     dt_chat *c;
     dt_messages m = {.image_text = "<i>", .image_alias = "<image>"};
     dt_pieces p = {0};
-    open_with(&c, "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
-                  "{% for p in m.content %}{% if p.type == 'image' %}<i>{% else %}{{ p.text }}{% endif %}{% endfor %}"
-                  "{% endif %}{{ eos_token }}{% endfor %}");
+    c = opened("{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+               "{% for p in m.content %}{% if p.type == 'image' %}<i>{% else %}{{ p.text }}{% endif %}{% endfor %}"
+               "{% endif %}{{ eos_token }}{% endfor %}");
     json_t *content = json_loads(parts, 0, NULL), *list = json_pack("[{s:s, s:o}]", "role", "user", "content", content);
     assert_int_equal(dt_messages_parse(&m, list, "messages", "role", "content"), DT_OK);
     assert_int_equal(dt_messages_place_images(&m, n), DT_OK);

@@ -1,7 +1,6 @@
 /* test_data_images.c - datasets whose samples have images: a batch has what was written, each image with its
  * placeholders, for every kind, packing and number of ranks; inconsistent data are refused. */
-#include "folder.h"
-#include "dtrain/data/data.h"
+#include "loader_fixture.h"
 
 enum { S = 5, N_IMG = 3, IMAGE = 300, VOCAB = 400, IMAGE_NBYTES = 3 * S * S, N_SAMPLES = 40 };
 
@@ -90,27 +89,12 @@ static void write_pairs(const char *file)
     assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
-static dt_loader_options options(const char *files)
+static dt_loader_options of_images(const char *files)
 {
-    return (dt_loader_options){.files = files,
-                               .where = "test.ini:3: [data] train",
-                               .seq_len = 24,
-                               .packing = "auto",
-                               .shuffle = true,
-                               .train_batch_size = 8,
-                               .micro_batch_size = 2,
-                               .nranks = 1,
-                               .seed = 5,
-                               .vocab_size = VOCAB};
-}
-
-static dt_loader *open_loader(const dt_loader_options *o)
-{
-    dt_loader *l = NULL;
-    const dt_err err = dt_loader_open(&l, o);
-    if (err != DT_OK) print_message("%s\n", dt_error_message());
-    assert_int_equal(err, DT_OK);
-    return l;
+    dt_loader_options o = options(files, 24, 8, 2);
+    o.shuffle = true;
+    o.vocab_size = VOCAB;
+    return o;
 }
 
 /* The images of each sequence are those of the sample that the text says, one after the other; of a pair's second text
@@ -172,12 +156,12 @@ TEST(batches_have_the_images_of_their_placeholders)
     write_pairs(other);
     for (int nranks = 1; nranks <= 3; nranks++)
         for (int prefetch = 0; prefetch <= 2; prefetch += 2) {
-            dt_loader_options o = options(path);
+            dt_loader_options o = of_images(path);
             o.prefetch = prefetch;
             assert_int_equal(count_epoch(o, nranks), n_images);
             o.packing = "bfd";
             assert_int_equal(count_epoch(o, nranks), n_images);
-            o = options(other);
+            o = of_images(other);
             o.kind = DT_DATASET_PREFERENCE;
             o.prefetch = prefetch;
             assert_int_equal(count_epoch(o, nranks), n_images);
@@ -191,7 +175,7 @@ TEST(texts_of_another_file_have_no_images)
     write_sft(path, 0, N_SAMPLES, NULL);
     write_texts(other);
     snprintf(files, sizeof files, "%s, %s", path, other);
-    dt_loader_options o = options(files);
+    dt_loader_options o = of_images(files);
     assert_int_equal(count_epoch(o, 2), N_SAMPLES);
     o.packing = "bfd";
     assert_int_equal(count_epoch(o, 2), N_SAMPLES);
@@ -201,7 +185,7 @@ TEST(a_batch_has_room_for_the_most_images_and_no_more)
 {
     dt_ledger ledger = {0};
     write_sft(path, 0, N_SAMPLES, NULL);
-    dt_loader_options o = options(path);
+    dt_loader_options o = of_images(path);
     o.ledger = &ledger;
     o.prefetch = 1;
     dt_loader *l = open_loader(&o);
@@ -231,7 +215,7 @@ TEST(no_image_is_cut)
     write_sft(path, 0, N_SAMPLES, NULL);
     for (int packed = 0; packed < 2; packed++)
         for (int T = 3; T <= 20; T++) {
-            dt_loader_options o = options(path);
+            dt_loader_options o = of_images(path);
             int n_kept = 0, n_images = 0, n_cut = 0;
             o.seq_len = T;
             o.packing = packed ? "bfd" : "none";
@@ -267,7 +251,7 @@ TEST(shards_have_the_images_of_their_samples)
         assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
         dt_dataset_close(d);
     }
-    dt_loader_options o = options(glob);
+    dt_loader_options o = of_images(glob);
     o.shuffle = false;
     assert_int_equal(count_epoch(o, 2), N_SAMPLES);
     for (int i = 0; i < 3; i++) {
@@ -288,7 +272,7 @@ TEST(no_image_of_a_prompt_is_cut)
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
     assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
-    dt_loader_options o = options(path);
+    dt_loader_options o = of_images(path);
     o.kind = DT_DATASET_PROMPTS;
     dt_loader *l = open_loader(&o);
     assert_int_equal(dt_loader_info(l)->max_images, 2);
@@ -359,7 +343,7 @@ TEST(grouped_batches_are_of_one_modality_and_similar_lengths)
     static int n_tok[N_GROUPED];
     static int64_t sample[3][N_GROUPED], other_ranks[N_GROUPED], loose[N_GROUPED];
     write_lengths(path, n_tok);
-    dt_loader_options o = options(path);
+    dt_loader_options o = of_images(path);
     o.seq_len = 80;
     list_epoch(o, 1, 0, loose);
     o.group = true;
@@ -432,7 +416,7 @@ TEST(texts_and_images_that_do_not_match_are_refused)
         assert_fails(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA, cases[c].says);
         dt_dataset_close(d);
         for (int packed = 0; packed < 2; packed++) {
-            dt_loader_options o = options(path);
+            dt_loader_options o = of_images(path);
             const dt_batch *b;
             o.packing = packed ? "bfd" : "none";
             dt_loader *l = open_loader(&o);
@@ -470,7 +454,7 @@ TEST(files_of_one_run_must_agree)
         assert_int_equal(dt_dataset_set_images(w, &forms[c]), DT_OK);
         assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
         assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
-        const dt_loader_options o = options(files);
+        const dt_loader_options o = of_images(files);
         const bool same = !says[c];
         dt_loader *l;
         dt_error_clear();
@@ -479,7 +463,7 @@ TEST(files_of_one_run_must_agree)
         if (same) dt_loader_close(l);
     }
     write_sft(other, 4, N_SAMPLES - 4, NULL);
-    assert_int_equal(count_epoch(options(files), 2), N_SAMPLES);
+    assert_int_equal(count_epoch(of_images(files), 2), N_SAMPLES);
 }
 
 TEST(an_altered_image_fails_verification)

@@ -654,8 +654,7 @@ TEST(threads_do_not_change_bits)
 
 int main(void)
 {
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    int failed = run_with_each_isa();
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "dot", 1); /* the last set again, without the matrix unit, then without any */
     failed += run_listed("dot", open_device, close_device);

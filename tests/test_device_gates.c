@@ -363,9 +363,4 @@ TEST(inconsistent_values_are_refused)
                  "norm_gate");
 }
 
-int main(void)
-{
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
-    return failed != 0;
-}
+int main(void) { return run_with_each_isa() != 0; }

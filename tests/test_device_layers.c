@@ -569,9 +569,4 @@ TEST(a_type_that_is_only_kept_is_refused)
     ref_drop(&x), ref_drop(&y), ref_drop(&w);
 }
 
-int main(void)
-{
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
-    return failed != 0;
-}
+int main(void) { return run_with_each_isa() != 0; }

@@ -624,7 +624,6 @@ TEST(a_non_finite_parameter_shows_in_the_loss)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    int failed = run_with_each_isa();
     return failed != 0;
 }

@@ -465,6 +465,6 @@ TEST_OF(ONCE, streams_and_events)
 int main(void)
 {
     int failed = run_groups(ONCE, "device", open_device, close_device);
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    failed += run_with_each_isa();
     return failed != 0;
 }

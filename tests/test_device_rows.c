@@ -163,8 +163,7 @@ TEST(a_transposed_a_is_refused)
 
 int main(void)
 {
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    int failed = run_with_each_isa();
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "none", 1); /* the last set again, without pairwise dot products */
     failed += run_listed("none", open_device, close_device);

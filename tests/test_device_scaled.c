@@ -232,6 +232,6 @@ int main(void)
     failed += run_listed("our own kernels alone", open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
     setenv("DTRAIN_BF16", "none", 1);
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
+    failed += run_with_each_isa();
     return failed != 0;
 }

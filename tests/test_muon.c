@@ -128,9 +128,4 @@ TEST(muon_is_torchs_and_that_of_plain_loops)
     json_decref(all);
 }
 
-int main(void)
-{
-    int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
-    return failed != 0;
-}
+int main(void) { return run_with_each_isa() != 0; }

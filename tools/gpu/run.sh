@@ -7,7 +7,7 @@
 #   suite                   tests, e2e cuda and e2e cuda_tasks in parallel
 #   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck); ONLY=pattern
 #   bench [PART...]         benchmarks (tools/gpu/bench.sh): training steps against PyTorch
-#   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_matmul
+#   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_compute
 #   all                     check, suite and bench
 #
 # Logs are in $OUT (default build/gpu); results are printed. JOBS programs run in parallel, each for at
