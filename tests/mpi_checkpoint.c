@@ -297,7 +297,7 @@ IN_DIR(the_oldest_go_and_latest_follows)
     assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
     if (f->comm.rank == 0) {
         assert_true(shell("touch '%s/step-00000001.h5.part'", f->dir)); /* left by a killed save */
-        assert_true(shell("touch '%s/step-x.h5' '%1$s/other'", f->dir));
+        assert_true(shell("touch '%s/step-x.h5' '%s/other'", f->dir, f->dir));
     }
     const int64_t steps[] = {5, 100000000, 20, 30};
     for (int i = 0; i < 4; i++) assert_all(f->mpi, save_step(f, steps[i], 2) == DT_OK);

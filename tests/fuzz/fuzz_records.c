@@ -21,24 +21,23 @@ static dt_image_options images(unsigned kind)
 /* Options from two bytes; every value of each is reached. */
 static dt_make_options options(unsigned how, unsigned more, const char *const *inputs)
 {
-    static const char *const documents[] = {"files", "lines", "paragraphs", "separator"};
     static const char *const templates[] = {"plain", "chatml",     "alpaca",  "llama-2",
                                             "qwen3", "mistral-v3", "llama-3", "auto"};
-    static const char *const kinds[] = {"auto", "sft", "preference", "prompts", "tokens", "auto", "auto", "sft"};
-    static const char *const masks[] = {"auto", "full", "completion", "assistant"};
-    static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop"};
+    static const dt_dataset_kind kinds[] = {DT_ANY_KIND,        DT_DATASET_SFT,    DT_DATASET_PREFERENCE,
+                                            DT_DATASET_PROMPTS, DT_DATASET_TOKENS, DT_ANY_KIND,
+                                            DT_ANY_KIND,        DT_DATASET_SFT};
     return (dt_make_options){.inputs = inputs,
                              .n_inputs = 1,
                              .kind = kinds[how % 8],
                              .images = images(how % 8),
-                             .format = how & 8 ? "text" : "json",
-                             .documents = documents[how / 16 % 4],
+                             .format = how & 8 ? DT_INPUT_TEXT : DT_INPUT_JSON,
+                             .documents = (dt_documents)(how / 16 % 4),
                              .separator = "ab",
                              .tokenizer = "bytes",
                              .chat_template = templates[how / 16 % 8],
-                             .mask = masks[more % 4],
-                             .prefer = more & 4 ? "safer" : "better",
-                             .truncate = truncations[more / 8 % 4],
+                             .mask = (dt_mask)(more % 4),
+                             .prefer = more & 4 ? DT_PREFER_SAFER : DT_PREFER_BETTER,
+                             .truncate = (dt_truncate)(more / 8 % 4),
                              .append_eos = how & 64,
                              .max_length = more & 32 ? 20 : 0,
                              .turn_budgets = (more & 96) == 96,
