@@ -20,9 +20,9 @@ static hid_t memory_type(hid_t dset, bool *little)
 {
     const hid_t stored = H5Dget_type(dset), type = stored < 0 ? stored : H5Tcopy(stored);
     const bool number = type >= 0 && (H5Tget_class(type) == H5T_INTEGER || H5Tget_class(type) == H5T_FLOAT),
-               big = number && H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE;
+               big = number && H5Tget_order(type) == H5T_ORDER_BE;
     if (stored >= 0) H5Tclose(stored);
-    if (little) *little = !big;
+    if (little) *little = !big || H5Tget_size(type) == 1;
     if (!big || H5Tset_order(type, H5T_ORDER_LE) >= 0) return type;
     H5Tclose(type);
     return -1;

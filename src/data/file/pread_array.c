@@ -54,6 +54,15 @@ static dt_err take_shape(dt_array *a)
     return DT_OK;
 }
 
+/* Sums of offsets must not overflow either: a chunked array without data may have any length. */
+static dt_err check_size(const dt_array *a)
+{
+    DT_CHECK(a->n_elems <= INT64_MAX / 8 / a->elem_size, DT_ERR_DATA,
+             "%s: %s: the file is damaged: expected at most 2^60 bytes, found %" PRId64 " elements", a->path, a->name,
+             a->n_elems);
+    return DT_OK;
+}
+
 /* Only hard links are followed: an external link would name an array of another file. */
 static dt_err open_locked(dt_array *a, hid_t file, int types)
 {
@@ -67,6 +76,7 @@ static dt_err open_locked(dt_array *a, hid_t file, int types)
              type_names(types));
     a->elem_size = (int)h->elem_size;
     DT_TRY(take_shape(a));
+    DT_TRY(check_size(a));
     a->offset = h->offset, a->has_checksum = h->has_checksum, a->checksum = h->checksum;
     if (dt_h5_has(a->dset, "first_block")) DT_TRY(dt_h5_read_i64(a->dset, a->path, "first_block", &a->first_block));
     if (a->offset >= 0) {

@@ -464,6 +464,12 @@ static dt_err name_token(chat *c)
     return DT_OK;
 }
 
+static bool is_complete(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids)
+{
+    (void)n_prompt; /* a stop text may begin in the prompt */
+    return generate_stops(((const chat *)ctx)->a, ids, n_ids);
+}
+
 dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)
 {
     chat c = {.a = a, .decoder = d, .g = *g, .max_len = max_len};
@@ -480,6 +486,7 @@ dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, 
     if (err == DT_OK) err = begin_again(&c, c.system);
     if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
     c.g.on_token = on_token;
+    if (c.g.is_complete) c.g.is_complete = is_complete;
     c.g.image = copy_image;
     c.g.ctx = &c;
     sigaction(SIGINT, &act, &before);

@@ -17,6 +17,7 @@
 #include "dtrain/text/space.h"
 #include "dtrain/text/utf8.h"
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -493,8 +494,10 @@ static dt_err write_lines(const amazon *a, const char *ending, int64_t first, in
     if (f && !items) fputs("user_id,history_item_title,item_title,history_item_id,item_id\n", f);
     for (int64_t i = first; i < end && f; i++) items ? put_item(a, f, i) : put_row(a, f, &a->rows[i]);
     if (f && items) fputs(end > first ? "\n}\n" : "{}\n", f);
-    const bool failed = f && ferror(f);
-    if (f && (fclose(f) != 0 || failed)) err = dt_fail_errno(DT_ERR_WRITE, path, "cannot be written");
+    const int failed = f && ferror(f) ? errno : 0;
+    const bool closed = !f || fclose(f) == 0;
+    if (failed) errno = failed;
+    if (failed || !closed) err = dt_fail_errno(DT_ERR_WRITE, path, "cannot be written");
     if (err == DT_OK) err = dt_aside_commit(&to);
     dt_aside_drop(&to);
     return err;
