@@ -314,8 +314,8 @@
          "keep each rank's shard of optimizer states and fp32 master weights off the device and update it on the " \
          "host. cpu: in host memory; nvme: in a file under nvme_path. Gradients are collected in host memory") \
     ENUM(zero, offload_param, "none", "none|cpu|nvme", \
-         "stage 3: keep a rank's parameters off the device and load each block when it is used, including those of " \
-         "a task's frozen models. cpu: in host memory; nvme: in a file under nvme_path") \
+         "stage 3: keep a rank's parameters off the device and load each block when it is used. Parameters of the " \
+         "task's frozen models are included. cpu: in host memory; nvme: in a file under nvme_path") \
     TEXT(zero, nvme_path, "", \
          "directory on a fast disk of each node, for nvme offload. The files are unnamed, so they disappear when " \
          "the program ends, even if it crashes") \
@@ -390,7 +390,7 @@
          "model weights that a checkpoint contains. trainable: only trained weights and their optimizer states. A " \
          "resumed run reads frozen weights from model.path again, so its files must not change") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
-         "maximum number of checkpoints to keep, the newest first. The best checkpoint is kept in addition; 0: all") \
+         "maximum number of checkpoints to keep: the newest ones. The best checkpoint is kept in addition; 0: all") \
     BOOL(checkpoint, async, false, \
          "continue training while a checkpoint is written, from a copy of the states in host memory; false: " \
          "training waits for the file. With Adam the copy has 12 bytes per parameter that a rank owns; --plan " \

@@ -31,8 +31,8 @@
          "weight of the loss of a tie (neither answer is better): the squared difference of the rewards, instead of " \
          "loss_type") \
     INT (rm, max_length, 0, 0, 16777216, "tokens", \
-         "maximum length of a text. Pairs with a longer one are dropped, or truncated with rm.truncate; 0: " \
-         "data.seq_len, which is also the maximum") \
+         "maximum length of a text, at most data.seq_len. Pairs with a longer text are dropped, or truncated with " \
+         "rm.truncate; 0: data.seq_len") \
     BOOL(rm, truncate, false, "truncate longer texts to max_length tokens instead of dropping their pairs") \
     REAL(dpo, beta, 0.1, 1e-6, 1e6, "", "strength of the penalty for deviating from the reference") \
     TEXT(dpo, loss_type, "sigmoid", \
@@ -50,7 +50,7 @@
     REAL(dpo, discopop_tau, 0.05, 1e-6, 1e6, "", "temperature of discopop") \
     MAYBE(dpo, cpo_alpha, number, 0, 1e6, "", "", \
          "weight of the mean negative log-likelihood of chosen texts (sft) that cpo, cpo_hinge, cpo_ipo and orpo " \
-         "contain; not set: 1, with simpo 0") \
+         "contain; not set: 0 with simpo, else 1") \
     ENUM(dpo, sft_on_prompt, "auto", "auto|true|false", \
          "true: the term sft includes the prompts of chosen texts; false: it does not; auto: true with orpo, as in " \
          "TRL") \
@@ -224,8 +224,8 @@
     REAL(ppo, cost_limit, 0, -1e6, 1e6, "", "allowed mean cost") \
     INT (ppo, cost_window, 128, 1, 100000000, "completions", "number of recent costs that are averaged") \
     INT (grpo, num_generations, 8, 1, 65536, "completions", \
-         "completions per prompt, which form a group and are compared with each other. Steps and generations " \
-         "consist of whole groups. 1 needs an advantage that compares no group") \
+         "completions per prompt. They form a group and are compared with each other. Steps and generations consist " \
+         "of whole groups. 1 needs an advantage that compares no group") \
     INT (grpo, max_completion_length, 512, 1, 16777216, "tokens", \
          "maximum length of a completion; longer ones are truncated") \
     INT (grpo, steps_per_generation, 0, 0, INT64_MAX, "micro-steps", \
@@ -260,9 +260,10 @@
          "length at which the overlong penalty reaches 1; 0: max_completion_length") \
     REAL(grpo, overlong_penalty, 1, 0, 1e6, "", "weight of the overlong penalty among the rewards") \
     ENUM(grpo, advantage, "group", "group|rloo|reinforce|reinforce++|reinforce++-baseline", \
-         "reward of a completion minus: the mean of its group, divided as scale_rewards says (group); the mean of " \
-         "the others in its group (rloo); the mean of the generation (reinforce); nothing (reinforce++) or the mean " \
-         "of its group (reinforce++-baseline), both normalised over all tokens of the generation") \
+         "what is subtracted from the reward of a completion. group: the mean of its group, and the difference is " \
+         "divided as scale_rewards says; rloo: the mean of the others in its group; reinforce: the mean of the " \
+         "generation; reinforce++: nothing; reinforce++-baseline: the mean of its group. The last two are " \
+         "normalised over all tokens of the generation") \
     ENUM(grpo, kl_in_reward, "auto", "auto|true|false", \
          "true: subtract beta x (log policy - log reference) from rewards: from that of a whole completion, or " \
          "token by token with reinforce++ and reinforce++-baseline; false: the divergence is a term of the loss; " \
