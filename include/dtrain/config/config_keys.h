@@ -65,8 +65,8 @@
          "make losses, norms and weights bit-identical for any number of ranks and threads, ZeRO stage and offload, " \
          "at a fixed micro-batch and batch size (slower)") \
     REAL(run, time_limit, 0, 0, 1e9, "seconds", \
-         "save a checkpoint and exit with code 75 before this time has passed since the start. Formats: 3600, 90s, " \
-         "30m, 2h, 1d, or Slurm's 30:00, 2:00:00, 1-12:00:00. 0: the end of the Slurm job if known " \
+         "the run saves a checkpoint and exits with code 75 before this time has passed since its start. Formats: " \
+         "3600, 90s, 30m, 2h, 1d, or Slurm's 30:00, 2:00:00, 1-12:00:00. 0: the end of the Slurm job if known " \
          "(SLURM_JOB_END_TIME), else no limit") \
     INT (run, early_stopping_patience, 0, 0, INT64_MAX, "validations", \
          "end the run after this many consecutive validations without a new best; 0: never") \
@@ -85,11 +85,11 @@
          "JSON file, or auto, the tokenizer's own. Empty: that of the data, else that of model.path") \
     TEXT(model, config, "", "config.json of a model to train from random initial weights") \
     ENUM(model, vision, "auto", "auto|none|whole", \
-         "the part of a model with images that is read from a Hugging Face directory or model.config. none: its text " \
-         "model; whole: text model, projector and vision tower; auto: the whole model, except that of Qwen3.5 only " \
-         "the text model is read if the task takes no images or no dataset has any") \
+         "which part of a model with images is read from a Hugging Face directory or model.config. none: its text " \
+         "model; whole: text model, projector and vision tower; auto: whole, but none for Qwen3.5 if the task takes " \
+         "no images or no dataset has any") \
     MAYBE(model, model_type, word, 0, 0, DT_MODEL_TYPE_WORDS, "", \
-         "architecture of a model that is defined by this key and the keys below. They have the names, meanings and " \
+         "architecture of a model that this key and the keys below define. They have the names, meanings and " \
          "defaults of config.json: without sizes, llama is the original 7B model") \
     MAYBE(model, hidden_size, integer, 1, 1 << 24, "", "", "width of the model") \
     MAYBE(model, intermediate_size, integer, 1, 1 << 24, "", "", "width of the hidden layer of the MLP") \
@@ -131,7 +131,7 @@
     MAYBE(model, router_aux_loss_coef, number, 0, 1000000, "", "", \
          "factor of the load-balancing loss of experts") \
     MAYBE(model, full_attention_interval, integer, 1, 1 << 16, "", "blocks", \
-         "one of so many blocks has full attention, the others linear attention (Qwen3.5)") \
+         "one block in this many has full attention, the others have linear attention (Qwen3.5)") \
     MAYBE(model, linear_num_key_heads, integer, 1, 1 << 16, "", "heads", \
          "number of query and key heads of linear attention; a divisor of linear_num_value_heads (Qwen3.5)") \
     MAYBE(model, linear_num_value_heads, integer, 1, 1 << 16, "", "heads", \
@@ -146,7 +146,7 @@
          "width of the shared expert, which every token uses, in multiples of moe_intermediate_size (DeepSeek, " \
          "GLM-4.5)") \
     MAYBE(model, first_k_dense_replace, integer, 0, 1 << 16, "", "blocks", \
-         "number of first blocks that have no experts (DeepSeek, GLM-4.5)") \
+         "number of blocks without experts at the start of the model (DeepSeek, GLM-4.5)") \
     MAYBE(model, n_group, integer, 1, 64, "", "groups", "number of groups of experts (DeepSeek, GLM-4.5)") \
     MAYBE(model, topk_group, integer, 1, 64, "", "groups", \
          "number of groups whose experts a token may use (DeepSeek, GLM-4.5)") \
@@ -170,9 +170,9 @@
          "applies (bf16 or fp16 on a GPU, sequences of one length: pretrain with packing = wrapped), flash " \
          "elsewhere; auto: flash") \
     ENUM(model, activation_checkpointing, "none", "none|selective|block", \
-         "activations that are recomputed in the backward pass instead of stored. selective: only cheap ones, norms " \
-         "and activation functions (about a third less memory, 1 or 2 % more time); block: all except the input of " \
-         "each block (about a quarter more work)") \
+         "activations that are recomputed in the backward pass instead of stored. selective: only those of norms " \
+         "and activation functions, which are cheap (about a third less memory, 1 or 2 % more time); block: all " \
+         "except the input of each block (about a quarter more work)") \
     REAL(model, router_z_loss_coef, 0, 0, 1000000, "", \
          "factor of the z-loss of a mixture of experts: the mean over the tokens of (log sum of e^logit)^2 of the " \
          "router, summed over the layers; 0: none") \
@@ -199,11 +199,11 @@
          "build each batch from samples of similar length that all have images, or all have none (LLaVA's option). " \
          "The grouping depends only on run.seed and train_batch_size. Needs data.shuffle, and data.train without " \
          "weights") \
-    BOOL(data, drop_last, false, "drop the last micro-batch of an epoch if it is incomplete") \
+    BOOL(data, drop_last, false, "drop the last micro-batch of an epoch if it is not full") \
     REAL(data, validation_steps, 0, 0, 1e12, "optimizer steps", \
          "number of steps between validations; below 1: a fraction of all steps; 0: validate only at the end") \
     INT (data, max_validation_samples, 0, 0, INT64_MAX, "samples", \
-         "validate on only this many samples, the first ones; 0: on all") \
+         "maximum number of validation samples, taken from the start; 0: all") \
     BOOL(data, verify, false, \
          "read all datasets completely before the first step and verify their checksums (headers are always " \
          "verified)") \
@@ -227,19 +227,21 @@
     TEXT(optimizer, betas, "0.9, 0.999", "decay rates of the first and second moment (adamw, adam)") \
     REAL(optimizer, eps, 1e-8, 0, 1, "", "epsilon, added to the square root of the second moment (adamw, adam)") \
     REAL(optimizer, momentum, 0.9, 0, 1, "", \
-         "fraction of the previous step that is added to the next one (sgd); 0: no momentum and no optimizer state") \
+         "momentum coefficient (sgd): fraction of the previous step that is added to the next one; 0: no momentum " \
+         "and no optimizer state") \
     REAL(optimizer, muon_momentum, 0.95, 0, 1, "", \
-         "weight of the previous momentum in the next one (muon)") \
+         "momentum coefficient (muon): weight of the previous momentum in the next one") \
     BOOL(optimizer, muon_nesterov, true, \
-         "orthogonalise the next momentum, mixed with the gradient once more, instead of the momentum (muon)") \
+         "mix the gradient into the momentum once more before it is orthogonalised; false: orthogonalise the " \
+         "momentum itself (muon)") \
     INT (optimizer, muon_ns_steps, 5, 1, 100, "iterations", \
          "Newton-Schulz iterations that orthogonalise a matrix (muon)") \
     ENUM(optimizer, muon_lr_scale, "match_rms_adamw", "match_rms_adamw|original", \
-         "factor of lr for a matrix (muon). match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that lr and " \
-         "weight_decay of AdamW fit; original: sqrt(max(1, rows / columns))") \
+         "factor of lr for a matrix (muon). match_rms_adamw: 0.2 sqrt(max(rows, columns)), for values of lr and " \
+         "weight_decay that suit AdamW; original: sqrt(max(1, rows / columns))") \
     ENUM(optimizer, state_dtype, "fp32", "fp32|bf16|int8", \
-         "storage of optimizer states. bf16: half of the memory, rounded at random. int8: a quarter, in blocks of " \
-         "256 with a scale each (bitsandbytes' 8-bit optimizers); tensors below 4096 elements keep fp32") \
+         "storage of optimizer states. bf16: half of the memory, with stochastic rounding. int8: a quarter, in " \
+         "blocks of 256 with one scale each (bitsandbytes' 8-bit optimizers); tensors below 4096 elements keep fp32") \
     REAL(optimizer, weight_decay, 0, 0, 10, "", \
          "weight decay, decoupled from the gradient (adamw) or added to it (adam, sgd). Biases and normalisation " \
          "weights are exempt") \
@@ -270,20 +272,21 @@
     INT (precision, loss_scale_window, 1000, 1, INT64_MAX, "optimizer steps", \
          "fp16: double the dynamic loss scale after this many steps without an overflow") \
     INT (precision, hysteresis, 2, 1, INT32_MAX, "overflows", \
-         "fp16: halve the dynamic loss scale at this overflow, and at each further one within the window") \
+         "fp16: number of overflows at which the dynamic loss scale is halved. Each further overflow in the window " \
+         "halves it again") \
     BOOL(precision, consecutive_hysteresis, false, \
-         "fp16: true: each step without an overflow restores the full hysteresis; false: only a full window without " \
-         "one does") \
+         "fp16: which steps restore the full hysteresis. true: each step without an overflow; false: only the end " \
+         "of a window without an overflow") \
     REAL(precision, min_loss_scale, 1, 1e-30, 1e30, "", \
          "fp16: lower limit of the dynamic loss scale; an overflow at this scale ends the run with exit code 71") \
     ENUM(precision, reduce_dtype, "auto", "auto|fp32|bf16|fp16", \
-         "data type in which ranks send gradients for reduction; sums are in fp32. auto: the type of the gradients: " \
-         "fp32 with gradient accumulation or run.reproducible, else precision.dtype") \
+         "data type in which ranks send gradients for reduction. Sums are in fp32. auto: the type of the gradients, " \
+         "which is fp32 with gradient accumulation or run.reproducible, else precision.dtype") \
     ENUM(zero, stage, "0", "auto|auto:size|0|1|2|3", \
-         "what is sharded over the ranks. 0: nothing; 1: optimizer states; 2: also gradients; 3: also parameters. " \
-         "auto: the first choice that fits in memory: stages without offload, then with optimizer offload, then " \
-         "with parameter offload, to cpu first, then to nvme. An offload set here is kept. auto:size: 0 below 10^9 " \
-         "parameters, 2 up to 7 10^9, 3 above") \
+         "states that are sharded over the ranks. 0: none; 1: optimizer states; 2: also gradients; 3: also " \
+         "parameters. auto: the first choice that fits in memory: stages without offload, then with optimizer " \
+         "offload, then with parameter offload, to cpu first, then to nvme. An offload that the configuration sets " \
+         "is kept. auto:size: 0 below 10^9 parameters, 2 up to 7 10^9, 3 above") \
     ENUM(zero, shard_group, "world", "world|node", \
          "ranks that a stage shards over. world: all ranks; node: the ranks of a node. With node, every node holds " \
          "a full copy: parameters are gathered only within nodes, and only gradient sums pass between nodes") \
@@ -298,9 +301,9 @@
     INT (zero, param_persistence_threshold, 0, 0, INT64_MAX, "elements", \
          "stage 3: replicate blocks with fewer parameters than this instead of sharding them") \
     MAYBE(zero, expert_group_size, integer, 0, 4096, "auto", "experts", \
-         "number of experts of a layer that stage 3 gathers together, and whose gradients stages 2 and 3 reduce " \
-         "together: fewer need less memory; 0: all experts, with the rest of the layer; auto, or not set: all if " \
-         "they fit in memory, else the largest groups that fit") \
+         "number of experts of a layer in one collective: stage 3 gathers their parameters together, and stages 2 " \
+         "and 3 reduce their gradients together. Fewer need less memory. 0: all experts, with the rest of the " \
+         "layer; auto, or not set: all if they fit in memory, else the largest groups that fit") \
     INT (zero, max_live_parameters, 4000000000, 1, INT64_MAX, "elements", \
          "stage 3: maximum number of gathered parameters on a rank. If it is too small for two blocks, no block is " \
          "gathered ahead of time") \
@@ -311,8 +314,8 @@
          "keep each rank's shard of optimizer states and fp32 master weights off the device and update it on the " \
          "host. cpu: in host memory; nvme: in a file under nvme_path. Gradients are collected in host memory") \
     ENUM(zero, offload_param, "none", "none|cpu|nvme", \
-         "stage 3: keep a rank's parameters off the device and load each block when it is used, including those of " \
-         "a task's frozen models. cpu: in host memory; nvme: in a file under nvme_path") \
+         "stage 3: keep a rank's parameters off the device and load each block when it is used. Parameters of the " \
+         "task's frozen models are included. cpu: in host memory; nvme: in a file under nvme_path") \
     TEXT(zero, nvme_path, "", \
          "directory on a fast disk of each node, for nvme offload. The files are unnamed, so they disappear when " \
          "the program ends, even if it crashes") \
@@ -346,25 +349,25 @@
     REAL(lora, dropout, 0, 0, 0.99, "probability", "dropout on the input of adapters in training") \
     BOOL(lora, use_rslora, false, "rsLoRA: scale by alpha / sqrt(r) instead of alpha / r") \
     BOOL(lora, use_dora, false, \
-         "DoRA: also train the magnitude of each output of the adapted layers, and with A and B only their " \
+         "DoRA: train the magnitude of each output of the adapted layers, too. A and B then change only the " \
          "directions. Needs dropout = 0; not for embeddings, head, experts and routers") \
     TEXT(lora, target_modules, "", \
          "layers that get adapters: comma-separated tensor-name components (q_proj, layers.0.mlp.up_proj), " \
          "all-linear, or a regular expression that matches whole names. Empty: q_proj, v_proj (GPT-2: c_attn; " \
          "Phi-3: qkv_proj). all-linear excludes embeddings and the head: name them to adapt them (embed_tokens, " \
-         "lm_head; GPT-2: wte, wpe). Of a vision-language model, it selects layers in lora.parts") \
+         "lm_head; GPT-2: wte, wpe). In a vision-language model, this key selects layers of lora.parts") \
     TEXT(lora, parts, "llm", \
          "parts of a vision-language model in which target_modules selects layers, comma separated: tower, " \
          "projector, llm (the language model)") \
     TEXT(lora, target_parameters, "", \
-         "experts and routers that get adapters: comma-separated names of the tensors in which transformers has " \
+         "experts and routers that get adapters: comma-separated names of the tensors in which transformers stores " \
          "them (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight). An empty target_modules then " \
          "selects no layers") \
     ENUM(lora, init, "kaiming", "kaiming|gaussian|pissa|olora", \
          "initial values of the first matrix of a linear layer's adapter; the second is zero. kaiming: uniform up " \
-         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r. pissa and olora: both matrices " \
-         "are factors of the weights, by singular values or by QR, and the base keeps the rest: dtrain-convert " \
-         "--split writes both") \
+         "to 1 / sqrt(input width); gaussian: normal with standard deviation 1 / r. pissa, olora: dtrain-convert " \
+         "--split factorises the weights, by singular values or by QR. Both matrices are the factors, and the new " \
+         "base is the rest") \
     INT (lora, init_iterations, 0, 0, 1000, "", \
          "iterations of pissa, as PEFT's pissa_niter_N; 0: until the singular vectors no longer change") \
     TEXT(lora, modules_to_save, "", \
@@ -379,27 +382,28 @@
     TEXT(lora, path, "", "adapter to continue from: a directory in PEFT's layout") \
     ENUM(lora, base_quantization, "none", "none|int8|nf4", \
          "storage of frozen block matrices. int8: one byte per weight and one float per row; nf4: half a byte per " \
-         "weight, bitsandbytes' format with double quantisation. Weights are rounded when they are loaded, or kept " \
-         "if the directory has this format") \
+         "weight, bitsandbytes' format with double quantisation. dtrain rounds weights when it loads them, or keeps " \
+         "their codes if the directory has this format") \
     REAL(checkpoint, save_steps, 500, 0, 1e12, "optimizer steps", \
          "number of steps between checkpoints; below 1: a fraction of all steps; 0: save only at the end") \
     ENUM(checkpoint, save, "all", "all|trainable", \
-         "model weights that a checkpoint contains. trainable: only trained weights and their optimizer states. " \
-         "Frozen weights are read from model.path again, so its files must not change") \
+         "model weights that a checkpoint contains. trainable: only trained weights and their optimizer states. A " \
+         "resumed run reads frozen weights from model.path again, so its files must not change") \
     INT (checkpoint, save_total_limit, 0, 0, INT64_MAX, "files", \
-         "maximum number of checkpoints to keep, the newest first. The best checkpoint is kept in addition; 0: all") \
+         "maximum number of checkpoints to keep: the newest ones. The best checkpoint is kept in addition; 0: all") \
     BOOL(checkpoint, async, false, \
-         "continue training while a checkpoint is written, from a copy of the states in host memory (with Adam 12 " \
-         "bytes per parameter that a rank owns; --plan includes them); false: training waits for the file") \
+         "continue training while a checkpoint is written, from a copy of the states in host memory; false: " \
+         "training waits for the file. With Adam the copy has 12 bytes per parameter that a rank owns; --plan " \
+         "includes it") \
     TEXT(checkpoint, resume, "auto", \
          "auto: continue from the newest valid checkpoint in output_dir, or start from scratch if there is none; " \
          "none: start from scratch; or the path of a checkpoint") \
     TEXT(checkpoint, allow_changes, "", \
-         "keys whose changed values are accepted when a run resumes, although its checkpoint would otherwise be " \
-         "refused: a list such as run.task, data.train, data.seq_len; or all") \
+         "keys whose values may change when a run resumes, although dtrain would otherwise refuse its checkpoint: a " \
+         "list such as run.task, data.train, data.seq_len; or all") \
     BOOL(checkpoint, load_best_model_at_end, false, \
          "save a checkpoint after each validation that is the best so far, and keep it (the file `best` names it). " \
-         "At the end, load its weights, which are then exported") \
+         "At the end, load its weights. The export then contains them") \
     TEXT(checkpoint, metric_for_best_model, "validation_loss", \
          "validation metric that selects the best checkpoint, with or without the task's prefix: validation_loss " \
          "(transformers: eval_loss), validation_accuracy, rm/validation_accuracy, dpo/validation_rewards/margins, " \
@@ -437,8 +441,8 @@
          "values of K for HR@K and NDCG@K, comma separated, each at most num_beams; empty: 1, 3, 5, 10, 20, 50 up " \
          "to num_beams") \
     TEXT(vision, path, "", \
-         "vision tower to attach to the language model in model.path: a directory of CLIP or SigLIP, the whole " \
-         "model or only its vision model; empty: model.path is already a vision-language model (llava-hf), or one " \
+         "vision tower to attach to the language model in model.path: a directory of CLIP or SigLIP, with the whole " \
+         "model or only its vision model. Empty: model.path is a vision-language model (llava-hf), or a model " \
          "without images") \
     MAYBE(vision, projector_type, word, 0, 0, "linear|mlp2x_gelu|mlp|deep_mlp|pixel_shuffle", "", \
          "projector from tower features to the language model's width. mlp2x_gelu: two layers, as in LLaVA 1.5 and " \
@@ -464,16 +468,16 @@
          "true: apply SigLIP's post_layernorm to the last hidden state (feature_layer -1), as AnyLLM and nanoVLM " \
          "do; not set: as in model.path, or false") \
     MAYBE(vision, image_tokens, word, 0, 0, "patch_insert|mean_pooling", "", \
-         "placeholders per image in a text. patch_insert: one for each output row of the projector; mean_pooling: " \
-         "one, which receives the mean of the rows; not set: as in model.path, or patch_insert") \
+         "placeholders per image in a text. patch_insert: one for each output row of the projector; mean_pooling: a " \
+         "single one, for the mean of the rows; not set: as in model.path, or patch_insert") \
     TEXT(vision, train, "projector, llm", \
          "modules to train, comma separated: tower, projector, llm (the whole language model), llm:N (its last N " \
          "blocks, without the final norm), embed (its embedding), head (its output layer). With lora.r above 0, llm " \
          "means its adapters, and the default depends on lora.parts (docs/vision.md)") \
     TEXT(vision, feature_cache, "", \
-         "directory that caches the features of a frozen tower. They are computed once per image before the first " \
-         "step and then read instead of the images, also by later runs with the same tower; empty: the tower runs " \
-         "on each image every time") \
+         "directory that caches the features of a frozen tower. dtrain computes them once per image before the " \
+         "first step, then reads them instead of the images. Later runs with the same tower use them, too. Empty: " \
+         "the tower runs on each image every time") \
     TEXT(vision, image_token, "<image>", \
          "token that stands for an image in texts: as written in the tokenizer, or its id. If model.path is a " \
          "vision-language model, the token of its config.json applies") \
@@ -482,8 +486,8 @@
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \
          "destinations of metrics, comma separated: any of " DT_SINK_NAMES) \
     TEXT(log, prometheus_path, "", \
-         "with prometheus in report_to: file for the textfile collector of node_exporter, which ends in .prom. It is " \
-         "removed when the run ends. Empty: metrics.prom in run.output_dir, which stays") \
+         "with prometheus in report_to: file for the textfile collector of node_exporter; its name ends in .prom. " \
+         "dtrain removes it when the run ends. Empty: metrics.prom in run.output_dir, which dtrain keeps") \
     REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
          "minimum time between printed lines if standard output is not a terminal (metrics files get every report). " \
          "0: print every report; -1: print the first ten, then one every 10 seconds or 2% of the run's time, " \
