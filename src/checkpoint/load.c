@@ -362,13 +362,13 @@ static dt_err all_written(const load_job *j)
     return err;
 }
 
-/* A head that the file ties to the embedding is read from there (new_head). */
+/* A head that the file ties to the embedding is read from there (new_head), even if the file has one of that name. */
 static void locate_new_head(load_job *j)
 {
     for (int i = 0; i < j->n_slots; i++) {
         const dt_saved_model *of = j->slots[i].of;
         const char *name = dt_stored_of_language(j->slots[i].tensor->name);
-        if (!j->map.locations[i].kept || !of->new_head || strcmp(name, DT_STORED_HEAD) != 0) continue;
+        if (j->slots[i].state != DT_STATE_PARAM || !of->new_head || strcmp(name, DT_STORED_HEAD) != 0) continue;
         for (int k = 0; k < j->n_slots; k++)
             if (k != i && j->slots[k].of == of && j->slots[k].state == DT_STATE_PARAM &&
                 dt_model_is_vocabulary(j->slots[k].tensor))

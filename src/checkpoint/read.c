@@ -515,6 +515,19 @@ static dt_err fail_absent(const locate_job *job, int i)
     return dt_fail(DT_ERR_DATA, "%s: tensor `%s` is missing or cannot be opened", job->path, name);
 }
 
+/* Whether the file has any state of the slot's tensor, also one that this run does not use. */
+static bool has_state(const locate_job *job, const dt_stored_slot *slot)
+{
+    const char *of = slot->of->name ? slot->of->name : "", *bare = dt_stored_bare_name(slot->tensor->name);
+    for (int i = 0; i < job->n_arrays; i++) {
+        const stored_array *x = &job->arrays[i];
+        if (x->is_state && strcmp(x->of, of) == 0 &&
+            (strcmp(x->tensor, slot->tensor->name) == 0 || (bare && strcmp(x->tensor, bare) == 0)))
+            return true;
+    }
+    return false;
+}
+
 /* States may be absent only for tensors that were frozen in the run that wrote the file: the file has no other state of
  * the tensor, but has states of its model. */
 static dt_err check_absent(const locate_job *job)
@@ -522,13 +535,9 @@ static dt_err check_absent(const locate_job *job)
     const dt_stored_slot *slots = job->slots;
     const dt_saved_model *with_states = NULL;
     const int n = job->n_absent > 0 ? job->n_slots : 0;
-    for (int k = 0; k < n; k++)
-        for (int i = 0; i < n && is_located_state(job, k); i++)
-            if (job->map->locations[i].absent && slots[i].of == slots[k].of &&
-                strcmp(slots[i].tensor->name, slots[k].tensor->name) == 0)
-                return fail_absent(job, i);
     for (int i = 0; i < n; i++) {
         if (!job->map->locations[i].absent) continue;
+        if (has_state(job, &slots[i])) return fail_absent(job, i);
         for (int k = 0; k < n && with_states != slots[i].of; k++)
             if (is_located_state(job, k) && slots[k].of == slots[i].of) with_states = slots[i].of;
         if (with_states != slots[i].of) return fail_absent(job, i);

@@ -105,7 +105,12 @@ dt_err ckpt_read_task_arrays(hid_t file, const char *path, dt_named_arrays *item
     const bool is_here = H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD;
     const hid_t group = is_here ? H5Gopen2(file, GROUP, H5P_DEFAULT) : -1;
     DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected a group " GROUP ", found something else", path);
-    const dt_err err = dt_h5_each_array(group, path, read_item, &(item_reader){path, items});
+    H5G_info_t info;
+    const int n_before = items->n_items;
+    dt_err err = dt_h5_each_array(group, path, read_item, &(item_reader){path, items});
+    const bool all = H5Gget_info(group, &info) >= 0 && (hsize_t)(items->n_items - n_before) == info.nlinks;
     H5Gclose(group);
+    if (err == DT_OK && !all)
+        err = dt_fail(DT_ERR_DATA, "%s: group " GROUP ": expected arrays only, found a link or a group", path);
     return err;
 }

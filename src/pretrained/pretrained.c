@@ -225,7 +225,7 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
                           .parts = parts_of(p)};
     DT_TRY(dt_stored_load(comm, &one, 1, p->path, locator_of(p), phase));
     if (!p->adapter) return DT_OK;
-    one.adapters_follow = false;
+    one.adapters_follow = one.new_head = false; /* the adapter's own head, if it has one */
     one.parts = NULL;
     /* an adapter that continues training is saved relative to that base */
     one.keeps_frozen = p->base ? "merge adapter and model first (dtrain-convert --adapter)" : NULL;

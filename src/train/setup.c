@@ -383,8 +383,8 @@ static dt_err check_saves(const dt_run *run)
                             "expected all, found trainable: it would omit %s, which model.freeze = %s freezes", t->name,
                             cfg->model_freeze);
             DT_CONFIG_CHECK(
-                !run->pretrained.unties || t->trainable || strcmp(t->name, DT_STORED_HEAD) != 0, cfg, "checkpoint",
-                "save",
+                !run->pretrained.unties || t->trainable || strcmp(dt_stored_of_language(t->name), DT_STORED_HEAD) != 0,
+                cfg, "checkpoint", "save",
                 "expected all, found trainable: it would omit the head, which %s ties to the embedding that "
                 "this run trains; add lm_head to lora.modules_to_save, or use all",
                 run->pretrained.path);
