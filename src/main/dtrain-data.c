@@ -115,7 +115,8 @@ static const tool_row rows[] = {
      "any bytes. minionerec: rows of user-item interactions; amazon: dumps of reviews, see below",
      .words = "auto,text,json,minionerec,amazon"},
     {"documents", "HOW", WORD(make.documents),
-     "how to split plain text into documents: files, lines, paragraphs or separator (default files). Blank documents are skipped",
+     "how to split plain text into documents: files, lines, paragraphs or separator (default files). Blank documents "
+     "are skipped",
      .words = "files,lines,paragraphs,separator"},
     {"separator", "TEXT", CALL(take_separator),
      "plain text: end a document at TEXT (\\n, \\t and \\\\ are escapes)", .text = true},
