@@ -184,6 +184,16 @@ static bool flip_a_byte_of(const char *path, const char *item)
     return close(fd) == 0 && ok;
 }
 
+static bool add_a_link(const char *path)
+{
+    dt_h5_lock();
+    const hid_t file = open_to_change(path);
+    const bool ok = H5Lcreate_soft("/task/tokens", file, "/task/same", H5P_DEFAULT, H5P_DEFAULT) >= 0;
+    H5Fclose(file);
+    dt_h5_unlock();
+    return ok;
+}
+
 IN_DIR(what_a_task_left_comes_back_to_the_bit)
 {
     fixture *f = *state;
@@ -205,6 +215,10 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     assert_all(f->mpi, ok);
     assert_all(f->mpi, f->comm.rank || flip_a_byte_of(path, "/task/tokens"));
     ok = dt_checkpoint_read_meta(path, &read) == DT_ERR_DATA && strstr(dt_error_message(), "/task/tokens` was altered");
+    dt_error_clear();
+    assert_all(f->mpi, ok);
+    assert_all(f->mpi, f->comm.rank || (flip_a_byte_of(path, "/task/tokens") && add_a_link(path)));
+    ok = dt_checkpoint_read_meta(path, &read) == DT_ERR_DATA && strstr(dt_error_message(), "found a link or a group");
     dt_error_clear();
     assert_all(f->mpi, ok);
     dt_named_arrays_free(&wanted);

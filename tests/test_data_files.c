@@ -120,6 +120,7 @@ TEST(forms_that_other_programs_write_are_read_alike)
                            {.chunked = true},
                            {.gzip = true},
                            {.big_endian = true},
+                           {.big_endian = true, .mask_type = H5T_STD_U8BE},
                            {.compact = true},
                            {.user_block = true},
                            {.token_type = H5T_STD_U16LE}};
