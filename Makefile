@@ -75,10 +75,15 @@ $(BUILD)/mpi: FORCE
 COLD      = adapter chat checkpoint config eval jinja main make perfmodel plot pretrained process report reward selfcheck serve task train
 O2_OR_O1  = $(if $(CFLAGS_GIVEN),-O2,$(if $(filter $(COLD),$(word 2,$(subst /, ,$<))),-O1,-O2))
 # The headers that most files include are parsed once per optimisation level (gcc only). This saves a seventh of the
-# compile time. The copy of the header serves compilers that reject the precompiled form.
+# compile time. The copy of the header serves compilers that reject the precompiled form. gcc 12 crashes on a form that
+# was compiled with other flags, so a change of flags recompiles everything.
 PRECOMPILED     = $(if $(PRECOMPILE),$(patsubst %,$(BUILD)/precompiled/%/precompiled.h.gch,O1 O2))
 PRECOMPILED_FOR = $(if $(PRECOMPILE),-I$(BUILD)/precompiled/$(1:-%=%) -include precompiled.h)
-$(BUILD)/precompiled/%/precompiled.h.gch: src/precompiled.h $(BUILD)/mpi
+FLAGS_USED      = '$(subst ','\'',$(COMPILE) $(CPPFLAGS) $(CFLAGS))'
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo $(FLAGS_USED) | cmp -s - $@ || echo $(FLAGS_USED) >$@
+$(BUILD)/precompiled/%/precompiled.h.gch: src/precompiled.h $(BUILD)/mpi $(BUILD)/flags
 	@mkdir -p $(@D) && cp $< $(@D)
 	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(patsubst -O2,-$*,$(CFLAGS)) -MMD -MP -x c-header -o $@ $<
 $(BUILD)/%.o: %.c $(BUILD)/mpi $(PRECOMPILED)

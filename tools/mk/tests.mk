@@ -23,7 +23,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUP) $(LIB)
 	$(call SAY,LD,$@)$(MPICC) $(TEST_CFLAGS) $(TEST_STRIP) $(LDFLAGS) -o $@ $< $(TEST_SUP) $(LIB) -lcmocka $(LDLIBS)
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/mpi $(PRECOMPILED)
 	@mkdir -p $(@D)
-	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(call PRECOMPILED_FOR,$(filter -O1 -O2,$(TEST_CFLAGS))) $(TEST_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call SAY,CC,$@)$(COMPILE) $(CPPFLAGS) $(call PRECOMPILED_FOR,$(or $(filter -O2,$(TEST_CFLAGS)),-O1)) $(TEST_CFLAGS) -MMD -MP -c -o $@ $<
 
 check-queue: programs tests-build  ## run the tests on the device with delayed, reordered streams (tests/run.sh); programs with twenty seeds
 	@BUILD=$(BUILD) QUEUE_ONLY=1 QUEUE_SEEDS="$(shell seq 0 19)" tests/run.sh $(ONLY)
